@@ -175,7 +175,7 @@ def observation_statistics(env, args, num_steps=10_000):
     if args.ext_coef and "x_velocity" not in info:
         fail(f"{args.env_id} reports no x_velocity for r_ext: leave --ext-coef out")
     obs = torch.tensor(np.array(observations), dtype=torch.float32)
-    mean, std = obs.mean(dim=0), obs.std(dim=0)
+    mean, std = obs.mean(dim=0), obs.std(dim=0, correction=0)
     moves = args.normalize_obs & (std > 1e-3)  # a dimension that hardly moves keeps its scale
     return {"obs_mean": mean * args.normalize_obs, "obs_std": torch.where(moves, std, 1.0)}
 
@@ -210,7 +210,7 @@ class ReplayBuffer:
         self.actions[rows[:-1]] = torch.as_tensor(episode.actions, device=device)
         self.velocity[rows[:-1]] = torch.as_tensor(episode.velocity, device=device)
         self.terminated[rows] = False
-        self.terminated[rows[-2]] = episode.terminated
+        self.terminated[rows[-2:-1]] = episode.terminated
         self.start = torch.cat([self.start[dropped:], rows[:1]])
         self.length = torch.cat([self.length[dropped:], torch.full_like(rows[:1], n)])
         self.skill = torch.cat([self.skill[dropped:], skill.to(device)[None]])
@@ -581,7 +581,7 @@ def main(argv=None):
     else:
         state = {"epoch": 0, "global_step": 0, "bounds": (args.L_min, args.L_max, False, False)}
         state |= observation_statistics(envs[0], args)
-    writer = SummaryWriter(run_dir, purge_step=state["global_step"])
+    writer = SummaryWriter(run_dir, purge_step=state["global_step"] + 1)
     writer.add_text("hyperparameters", "\n".join(f"    {k} = {v}" for k, v in vars(args).items()))
     signals = []  # the first one lets the epoch end and be saved, a second one does not
     for number in (signal.SIGINT, signal.SIGTERM):

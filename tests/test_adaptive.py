@@ -1,0 +1,62 @@
+"""Algorithm 2, branch by branch. T = 200, so alpha T = 180 and beta T = 80; N = 2."""
+
+from types import SimpleNamespace
+
+import pytest
+
+import psd
+
+GOOD, FAIR, BAD = 181.0, 130.0, 79.0
+T = 200
+
+
+def adapt(bounds, R_min, R_max, N=2):
+    args = SimpleNamespace(adaptive_step=N, adaptive_alpha=0.9, adaptive_beta=0.4)
+    return psd.adapt_bounds(bounds, R_min, R_max, T, args)
+
+
+@pytest.mark.parametrize(
+    "bounds, R_min, R_max, expected",
+    [
+        # a good return expands its own bound, and is remembered
+        ((10, 20, False, False), GOOD, FAIR, (8, 20, True, False)),
+        ((10, 20, False, False), FAIR, GOOD, (10, 22, False, True)),
+        ((10, 10, False, False), GOOD, GOOD, (8, 12, True, True)),
+        # a fair one changes nothing
+        ((10, 20, False, False), FAIR, FAIR, (10, 20, False, False)),
+        ((10, 20, True, True), FAIR, FAIR, (10, 20, True, True)),
+        # a bad one shrinks a bound that has been expanded once, and no other
+        ((10, 20, False, False), BAD, BAD, (10, 20, False, False)),
+        ((10, 20, True, False), BAD, BAD, (12, 20, True, False)),
+        ((10, 20, False, True), BAD, BAD, (10, 18, False, True)),
+        ((10, 20, True, True), BAD, BAD, (12, 18, True, True)),
+        ((10, 20, True, True), GOOD, BAD, (8, 18, True, True)),
+        ((10, 20, True, True), BAD, GOOD, (12, 22, True, True)),
+        # thresholds are strict
+        ((10, 20, True, True), 180.0, 180.0, (10, 20, True, True)),
+        ((10, 20, True, True), 80.0, 80.0, (10, 20, True, True)),
+        # L_min stops at 5, L_max at T/2; to reach them counts as expanded
+        ((6, 20, False, False), GOOD, FAIR, (5, 20, True, False)),
+        ((5, 20, False, False), GOOD, FAIR, (5, 20, True, False)),
+        ((10, 99, False, False), FAIR, GOOD, (10, 100, False, True)),
+        ((10, 100, False, False), FAIR, GOOD, (10, 100, False, True)),
+        # the bounds stop at each other
+        ((10, 11, True, True), BAD, FAIR, (11, 11, True, True)),
+        ((10, 11, True, True), FAIR, BAD, (10, 10, True, True)),
+        ((10, 11, True, True), BAD, BAD, (11, 11, True, True)),
+        ((10, 10, True, True), BAD, BAD, (10, 10, True, True)),
+    ],
+)
+def test_each_branch(bounds, R_min, R_max, expected):
+    assert adapt(bounds, R_min, R_max) == expected
+
+
+def test_the_step_is_N():
+    assert adapt((10, 20, False, False), GOOD, GOOD, N=1) == (9, 21, True, True)
+
+
+def test_a_bound_that_fell_back_can_expand_again():
+    bounds = (10, 10, False, False)
+    for R_max, L_max in [(GOOD, 12), (BAD, 10), (BAD, 10), (GOOD, 12), (GOOD, 14)]:
+        bounds = adapt(bounds, FAIR, R_max)
+        assert bounds[:2] == (10, L_max)

@@ -1,0 +1,194 @@
+"""The command line: help, README commands, the robots' table, and bad input in one line."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from conftest import REPO, TINY
+
+import psd
+
+
+def python(*command, cwd):
+    command = [sys.executable, *command]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def test_a_script_copied_out_alone_explains_itself(tmp_path):
+    shutil.copy(REPO / "psd.py", tmp_path / "my_psd.py")
+    result = python("my_psd.py", "--help", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    for flag in ["--env-id", "--cuda", "--L-min", "--no-adaptive-sampling", "--resume", "--lam-2"]:
+        assert flag in result.stdout
+    for row in ["Walker2d      400    10.0   3   1.0       20", "any other     200     5.0   3"]:
+        assert row in result.stdout
+    assert list(tmp_path.iterdir()) == [tmp_path / "my_psd.py"]
+
+
+def commands(path):
+    """Every line of a code block that runs one of our scripts, line ends joined."""
+    blocks = re.findall(r"```(?:bash|sh)\n(.*?)```", path.read_text(), re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [
+        line.split(" #")[0].strip() for line in lines if line.strip().startswith("python psd.py")
+    ]
+
+
+PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("line", sorted({line for page in PAGES for line in commands(page)}))
+def test_documented_commands_parse(line, monkeypatch):
+    monkeypatch.setattr(psd, "load_checkpoint", lambda path: {"args": {}, "state": {"epoch": 0}})
+    monkeypatch.setattr(psd, "FIXED_ON_RESUME", [])
+    if "--help" in line:
+        with pytest.raises(SystemExit, match="0"):
+            psd.parse_args(["--help"])
+        return
+    if "--resume" in line:
+        line += " --L-min 10 --L-max 10 --episode-length 200 --lam-1 5 --lam-2 5"
+    args, _ = psd.parse_args(shlex.split(line)[2:])
+    assert args.env_id
+
+
+def test_readme_and_docs_have_commands():
+    assert commands(REPO / "README.md") and commands(REPO / "docs/psd.md")
+
+
+@pytest.mark.parametrize("version", ["v4", "v5"])
+@pytest.mark.parametrize(
+    "robot, T, lam, d, v_star, L, obs_dim",
+    [
+        ("Ant", 200, 5, 6, 0.5, 10, {27}),
+        ("HalfCheetah", 200, 5, 3, 0.5, 10, {17}),
+        ("Humanoid", 400, 10, 6, 1.0, 20, {376, 348}),
+        ("Hopper", 400, 10, 3, 1.0, 20, {11}),
+        ("Walker2d", 400, 10, 3, 1.0, 20, {17}),
+    ],
+)
+def test_the_papers_values_by_robot(version, robot, T, lam, d, v_star, L, obs_dim):
+    args, _ = psd.parse_args(["--env-id", f"{robot}-{version}"])
+    assert (args.episode_length, args.lam_1, args.lam_2) == (T, lam, lam)
+    assert (args.latent_dim, args.v_star, args.L_min, args.L_max) == (d, v_star, L, L)
+    env = psd.make_env(args)
+    assert env.observation_space.shape[0] in obs_dim
+    assert env.spec.max_episode_steps == T
+
+
+def test_defaults_are_the_papers_table_2():
+    args = psd.Args()
+    assert args.phi_lr == args.sac_lr == args.alpha_lr == 1e-4
+    assert (args.gamma, args.tau, args.buffer_size) == (0.99, pytest.approx(1 - 0.995), 500_000)
+    assert (args.episodes_per_epoch, args.updates_per_epoch) == (8, 64)
+    assert (args.phi_batch_size, args.batch_size) == (1024, 256)
+    assert (args.embed_dim, args.kappa, args.epsilon, args.k) == (8, 10, 1e-5, 0.5)
+    assert (args.hidden_layers, args.hidden_units, args.num_periods) == (2, 1024, 4)
+    assert (args.adaptive_step, args.adaptive_interval, args.adaptive_episodes) == (1, 2000, 5)
+    assert (args.adaptive_alpha, args.adaptive_beta, args.ext_coef) == (0.9, 0.4, 0.0)
+
+
+def test_a_flag_wins_over_the_robots_value():
+    argv = "--env-id Humanoid-v5 --lam-2 2 --latent-dim 4 --L-max 30".split()
+    args, _ = psd.parse_args(argv)
+    assert (args.lam_1, args.lam_2, args.latent_dim) == (10, 2, 4)
+    assert (args.L_min, args.L_max) == (20, 30)
+    args, _ = psd.parse_args("--env-id Ant-v4 --L-min 15".split())  # above the robot's first L
+    assert (args.L_min, args.L_max) == (15, 15)
+
+
+class Images(gym.Env):
+    observation_space = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,))
+
+
+class Unbounded(gym.Env):
+    observation_space = gym.spaces.Box(-1.0, 1.0, (3,))
+    action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
+
+
+gym.register("TestImages-v0", lambda **kwargs: Images())
+gym.register("TestUnbounded-v0", lambda **kwargs: Unbounded())
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ("--env-id Nothing-v0", "cannot make the environment 'Nothing-v0'"),
+        ("--env-id Ant-v2", "cannot make the environment 'Ant-v2'"),
+        ("--env-id no_such_module:Thing-v0", "cannot make the environment"),
+        ("--env-id CartPole-v1", "CartPole-v1 has actions Discrete(2)"),
+        ("--env-id TestImages-v0", "TestImages-v0 has observations Box(0, 255, (8, 8, 3)"),
+        ("--env-id TestUnbounded-v0", "unbounded actions"),
+        ("--env-id HalfCheetah-v4 --no-terminate", "'HalfCheetah-v4' with --no-terminate"),
+        ("--L-min 12 --L-max 10", "L_min 12, L_max 10: not 5 <= L_min <= L_max <= 100"),
+        ("--L-min 0", "--L-min cannot be 0"),
+        ("--L-min -3", "--L-min cannot be -3"),
+        ("--L-min 4", "not 5 <= L_min"),
+        ("--L-max 101", "<= L_max <= 100"),
+        ("--no-adaptive-sampling --L-max 201", "<= L_max <= 200"),
+        ("--batch-size 0", "--batch-size cannot be 0"),
+        ("--phi-batch-size -5", "--phi-batch-size cannot be -5"),
+        ("--batch-size 500001", "--buffer-size 500000 is less than a batch or an epoch"),
+        ("--buffer-size 1024", "--buffer-size 1024 is less than a batch or an epoch: take 1600"),
+        ("--seed -1", "--seed cannot be -1"),
+        ("--sac-lr 0", "--sac-lr cannot be 0"),
+        ("--kappa nan", "--kappa cannot be nan"),
+        ("--env-id Pendulum-v1 --ext-coef 1", "Pendulum-v1 reports no x_velocity"),
+        ("--env-id Pendulum-v1 --run-name taken", "runs/taken exists: --resume it, or"),
+    ],
+)
+def test_bad_input_ends_in_one_line_and_writes_nothing(flags, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/taken").mkdir(parents=True)
+    with pytest.raises(SystemExit) as error:
+        psd.main(flags.split())
+    text = str(error.value.code)
+    assert text.startswith("psd.py: error: ") and message in text and "\n" not in text
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["runs", "taken"]
+
+
+def test_bad_input_on_the_real_command_line(tmp_path):
+    for flags in [["--env-id", "Nothing-v0"], ["--L-min", "x"], ["--no-such-flag"]]:
+        result = python(str(REPO / "psd.py"), *flags, cwd=tmp_path)
+        assert result.returncode != 0
+        assert "Traceback" not in result.stderr and result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cuda_without_cuda_says_so_and_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(psd.torch.cuda, "is_available", lambda: False)
+    psd.main([*TINY, "--cuda", "--total-epochs", "1", "--run-name", "a"])
+    assert "there is no CUDA device, training on the CPU\n" in capsys.readouterr().err
+    assert (tmp_path / "runs/a/model.pt").exists()
+
+
+@pytest.mark.parametrize(
+    "env_id", ["Ant-v5", "HalfCheetah-v4", "Humanoid-v4", "Hopper-v5", "Walker2d-v4", "Swimmer-v4"]
+)
+def test_robots_train(env_id, tmp_path, monkeypatch):
+    """An epoch of everything, falls included, leaves no file but those of the run."""
+    monkeypatch.chdir(tmp_path)
+    flags = """--hidden-units 16 --phi-batch-size 32 --batch-size 16 --buffer-size 4000
+        --episodes-per-epoch 3 --updates-per-epoch 4 --episode-length 60 --L-min 5 --L-max 30
+        --total-epochs 2 --adaptive-interval 3 --ext-coef 1 --run-name a"""
+    psd.main(["--env-id", env_id, *flags.split()])
+    assert [p.name for p in tmp_path.iterdir()] == ["runs"]
+    names = {p.name.split(".")[0] for p in (tmp_path / "runs/a").iterdir()}
+    assert names == {"events", "model", "resume"}
+
+
+def test_no_terminate_keeps_a_falling_robot_going():
+    args, _ = psd.parse_args("--env-id Walker2d-v4 --no-terminate --episode-length 80".split())
+    envs = [psd.make_env(args) for _ in range(2)]
+    agent = psd.Agent(args, 17, envs[0].action_space, "cpu")
+    state = {"obs_mean": psd.torch.zeros(17), "obs_std": psd.torch.ones(17)}
+    skill = psd.torch.zeros(2, args.embed_dim)
+    episodes = psd.rollout(envs, (1,), agent.actor, skill, state)
+    assert [len(e.actions) for e in episodes] == [80, 80]
+    assert not any(e.terminated for e in episodes)

@@ -1,0 +1,55 @@
+"""What is logged is what is documented, and each decision that the code tags is in the docs."""
+
+import re
+import signal
+
+import pytest
+from conftest import REPO, TINY
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import psd
+
+
+def documented_keys(page):
+    keys = re.findall(r"`((?:charts|losses|psd|eval)/[\w/]+)`", page.read_text())
+    return {re.sub(r"/L\d+$", "/L", key) for key in keys}
+
+
+@pytest.fixture(scope="module")
+def logged_keys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("docs")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        psd.main([*TINY, "--total-epochs", "4", "--adaptive-interval", "3", "--run-name", "a"])
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    tags = EventAccumulator(str(folder / "runs/a")).Reload().Tags()["scalars"]
+    return {re.sub(r"/L\d+$", "/L", tag) for tag in tags}
+
+
+def test_logged_keys_are_the_documented_ones(logged_keys):
+    documented = documented_keys(REPO / "docs/psd.md")
+    by_period = {f"psd/{name}/L" for name in ["one_step", "L_step", "radius"]}  # "the same four"
+    assert logged_keys == documented | by_period
+
+
+def test_documented_equations_exist():
+    page = (REPO / "docs/psd.md").read_text()
+    table = page.split("## Equation → function")[1].split("##")[0]
+    names = re.findall(r"`(\w+)`", table)
+    assert len(names) >= 11
+    for name in names:
+        assert callable(getattr(psd, name)), name
+
+
+def test_papers_gaps_are_tagged_where_they_are_decided():
+    assert (REPO / "psd.py").read_text().count("NOTE(paper)") >= 5
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/psd.md"])
+def test_links_lead_somewhere(page):
+    path = REPO / page
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        if not target.startswith("http"):
+            assert (path.parent / target).exists(), target
