@@ -37,6 +37,7 @@ MIN_PEAK = 0.5  # share of the variance that has to come back after one period, 
 MIN_PROMINENCE = 0.4  # of a peak above the valleys beside it, else noise on a drift has peaks
 MIN_ENERGY = 0.1  # of the calmest third of the record against the liveliest: no dying oscillation
 MAX_CHANGE = 0.05  # of the period in each half of the record: no chirp
+PER_STEP = 8  # lags a step
 
 
 # ------------------------------------------- Arguments --------------------------------------------
@@ -57,17 +58,21 @@ def fail(message):  # in one line, with a non-zero exit
 
 
 # ------------------------------------- The period of a state --------------------------------------
-def autocorrelation(x, max_lag):
-    """Of x (n, D), over lags 0 to max_lag, summed over dimensions: 1 where x repeats exactly.
+def autocorrelation(x, max_lag, per_step=1):
+    """Of x (n, D), summed over dimensions, at lags 0 to max_lag, `per_step` of them a step: 1 where
+    x repeats exactly.
 
     2 sum x_t x_t+k / sum (x_t^2 + x_t+k^2) over the n - k pairs there are: unbiased like a division
-    by n - k, but never above 1, so that few pairs at a long lag cannot make the highest peak."""
+    by n - k, but never above 1, so that few pairs at a long lag cannot make the highest peak.
+    Between whole lags it is interpolated by its Fourier series."""
     n = len(x)
-    spectrum = np.fft.rfft(x, 2 * n, axis=0)
-    products = np.fft.irfft((np.abs(spectrum) ** 2).sum(axis=1))[: max_lag + 1]
+    power = (np.abs(np.fft.rfft(x, 2 * n, axis=0)) ** 2).sum(axis=1)
+    power[-1] /= 1 + (per_step > 1)  # the highest frequency, which the longer series has twice
+    lag = np.arange(max_lag * per_step + 1) / per_step
+    products = np.fft.irfft(power, 2 * n * per_step)[: len(lag)] * per_step
     energy = np.concatenate([[0.0], np.cumsum((x**2).sum(axis=1))])  # of the first i rows
-    lag = np.arange(max_lag + 1)
-    pairs = energy[n - lag] + energy[n] - energy[lag]
+    first, last = (np.interp(i, np.arange(n + 1), energy) for i in (n - lag, lag))
+    pairs = first + energy[n] - last
     return 2 * products / np.where(pairs > 0, pairs, 1.0)
 
 
@@ -113,10 +118,12 @@ def state_period(states, max_lag=None):
     x = standardize(states)
     if x.shape[1] == 0:
         return None, 0.0
-    r = autocorrelation(x, 2 * n // 3)
+    # Between whole lags too: at whole ones a jitter of 10/3 steps first returns after ten
+    unit = PER_STEP
+    r = autocorrelation(x, 2 * n // 3, unit)
     # Peaks up to n/2, though a period has to be n/3 or less: else the harmonic of a longer one,
     # whose own peak is out of sight, would be the highest
-    k = np.arange(2, n // 2)
+    k = np.arange(2 * unit - unit // 4, n // 2 * unit)
     k = k[(r[k] > r[k - 1]) & (r[k] >= r[k + 1]) & (r[k] > 0)]
     k = k[[prominence(r, i) >= MIN_PROMINENCE for i in k]] if len(k) else k
     if len(k) == 0:
@@ -125,24 +132,23 @@ def state_period(states, max_lag=None):
     # Noise, the part that doesn't repeat, moves peaks by about (1 - highest) / sqrt(n): without an
     # allowance a multiple of the period would win by chance
     allowance = 2 * (1 - highest) / np.sqrt(n)
-    period = k[r[k] >= WITHIN * highest - allowance][0]
-    peak = float(r[period])
-    if MIN_CYCLES * period > n or period > (max_lag or n):
+    top = k[r[k] >= WITHIN * highest - allowance][0]
+    peak, period = min(float(r[top]), 1.0), refine(r, top) / unit
+    if MIN_CYCLES * max(period, top / unit) > n or period > (max_lag or n):
         return None, peak
-    near = max(1, period // 8)
-    again = r[2 * period - near : 2 * period + near + 1].max()  # chance seldom strikes twice
+    near = max(unit, top // 8)
+    again = r[2 * top - near : 2 * top + near + 1].max()  # chance seldom strikes twice
     energy = [part.var(axis=0).sum() for part in np.array_split(x, 3)]
     if min(peak, again) < MIN_PEAK or min(energy) < MIN_ENERGY * max(energy):
         return None, peak
-    refined = refine(r, period)
     if n >= 2 * MIN_CYCLES * period:  # both halves are long enough to have a say
-        near = max(1, round(0.3 * period))
+        low, high = top - round(0.3 * top), top + round(0.3 * top)
         for half in np.array_split(x, 2):
-            r_half = autocorrelation(half - half.mean(axis=0), 2 * len(half) // 3)
-            top = period - near + np.argmax(r_half[period - near : period + near + 1])
-            if abs(refine(r_half, top) - refined) > max(MAX_CHANGE * refined, 0.5):
+            r_half = autocorrelation(half - half.mean(axis=0), 2 * len(half) // 3, unit)
+            own = refine(r_half, low + np.argmax(r_half[low : high + 1])) / unit
+            if abs(own - period) > MAX_CHANGE * period:
                 return None, peak
-    return refined, peak
+    return period, peak
 
 
 def spectrum(states, count=4, size=4096):
@@ -161,7 +167,7 @@ def spectrum(states, count=4, size=4096):
     amplitude = 2 * np.abs(np.fft.rfft(component * window, size)) / window.sum()
     i = np.arange(1, len(amplitude) - 1)
     tops = i[(amplitude[i] > amplitude[i - 1]) & (amplitude[i] >= amplitude[i + 1])]
-    # Less than a cycle in the record is drift; less than 3 % of the highest, a side lobe of the window
+    # Less than a cycle in the record is drift; less than 3 % of the highest, the window's side lobe
     tops = tops[(tops >= size / n) & (amplitude[tops] > 0.03 * amplitude.max() + 1e-9)]
     tops = tops[np.argsort(-amplitude[tops], kind="stable")][:count]
     return amplitude, [(float(k / size), float(amplitude[k])) for k in tops]
@@ -310,7 +316,7 @@ def common_period(periods):
     found = sorted(p for p in periods if p is not None)
     if not found:
         return None
-    median = found[len(found) // 2]  # one that was measured: the mean of 12 and 36 would be neither
+    median = found[(len(found) - 1) // 2]  # one that was measured: the mean of 12 and 36 would be neither
     agree = sum(abs(p / median - 1) <= VERDICTS["close"] for p in found)
     return median if 2 * agree > len(periods) else None
 
@@ -385,14 +391,14 @@ def measure(script, args, state, agent, L, options, statistics):
         "record_length": float(np.mean([len(record) for record in records])),
         "dominant": [{"frequency": numbers(f), "amplitude": numbers(a)} for f, a in peaks],
         "spectrum": numbers(pooled, 3),
-        "latents": numbers(latents[0][starts[0] : starts[0] + 6 * L + 1]),
+        "latents": numbers(latents[0][-6 * L - 1 :]),  # the end: the start may be a transient
     }
     return row, states[0]
 
 
 def shown_dimensions(rows, states, names, statistics, skip, count=3):
-    """The dimensions to draw: those that repeat best over all trained L and move visibly.
-    Joint angles rather than velocities, where the names tell them apart."""
+    """The dimensions to draw, best first: those that repeat best over all trained L and move
+    visibly; positions and angles rather than velocities."""
     std, score = statistics["obs_std"].numpy()[skip:], np.zeros(len(names))
     for row, s in zip(rows, states):
         lag = round(row["period"] or 2 * row["L"])
@@ -404,7 +410,7 @@ def shown_dimensions(rows, states, names, statistics, skip, count=3):
             if single.shape[1] and names[i][1] in ("rad", "m", "1"):
                 repeats = max(autocorrelation(single, lag)[lag], 0.0)
                 score[i] += repeats * min(x[:, i].std() / std[i], 1.0)
-    return sorted(np.argsort(-score, kind="stable")[:count].tolist())
+    return np.argsort(-score, kind="stable")[:count].tolist()
 
 
 class Switching:
@@ -619,8 +625,8 @@ def write_video(path, script, args, state, agent, L, options):
     for t, frame in enumerate(env.frames):
         frame = np.ascontiguousarray(frame[:height, :width])
         text = f"L = {L}   step {t}   phase {np.degrees(phase[t]):3.0f} deg"
-        for colour, thickness in [((0, 0, 0), 4), ((255, 255, 255), 1)]:
-            cv2.putText(frame, text, (10, 22), 0, 0.55, colour, thickness, cv2.LINE_AA)
+        cv2.rectangle(frame, (0, 0), (300, 32), (0, 0, 0), -1)
+        cv2.putText(frame, text, (10, 22), 0, 0.55, (255, 255, 255), 1, cv2.LINE_AA)
         centre, radius = (width - 40, 40), 24
         hand = (np.cos(phase[t]), -np.sin(phase[t]))
         tip = tuple(int(c + radius * h) for c, h in zip(centre, hand))

@@ -249,7 +249,7 @@ class MLP(nn.Sequential):
         super().__init__(*layers[:-1])
 
     def forward(self, *inputs):
-        return super().forward(torch.cat(inputs, dim=-1))
+        return super().forward(torch.cat(inputs, dim=-1) if len(inputs) > 1 else inputs[0])
 
 
 def embed_period(L, embed_dim):
@@ -297,7 +297,8 @@ class Critic(nn.ModuleList):
         super().__init__([MLP(*sizes), MLP(*sizes)])
 
     def forward(self, obs, skill, actions):
-        return [qf(obs, skill, actions).squeeze(-1) for qf in self]
+        x = torch.cat([obs, skill, actions], dim=-1)
+        return [qf(x).squeeze(-1) for qf in self]
 
 
 # ---------------------------------------- Skill discovery -----------------------------------------
@@ -347,13 +348,13 @@ def external_reward(velocity, v_star):
 
 
 def sample_triplets(buffer, batch_size):
-    """s_t, s_t+1 and s_t+L, (3, B, obs_dim), all of one episode, and its L, (B,)."""
+    """s_t, s_t+1 and s_t+L of one episode, (3, B, obs_dim), its L, (B,), and Embed(L), (B, D)."""
     # NOTE(paper): an episode shorter than its L is never drawn, and t + L never clamped to its end.
     episode = buffer.draw(buffer.length >= buffer.skill[:, 0], batch_size)
-    L = buffer.skill[episode, 0]
+    L, skill = buffer.skill[episode, 0], buffer.skill[episode, 1:]
     t = (torch.rand_like(L) * (buffer.length[episode] - L + 1)).long()
     rows = buffer.rows(episode, torch.stack([t, t + 1, t + L.long()]))  # (3, B)
-    return buffer.obs[rows], L
+    return buffer.obs[rows], L, skill
 
 
 def candidate_periods(L_min, L_max, num_periods):
@@ -448,12 +449,11 @@ def update(agent, buffer, args, train_phi=True):
         metrics.update({f"losses/{name}_loss": loss.detach()}, **loss_metrics)
 
     if train_phi:
-        obs, L = sample_triplets(buffer, args.phi_batch_size)  # (3, B, obs_dim), (B,)
-        phi = agent.phi(obs, embed_period(L, args.embed_dim).expand(3, -1, -1))  # (3, B, d)
+        obs, L, skill = sample_triplets(buffer, args.phi_batch_size)
+        phi = agent.phi(obs, skill.expand(3, -1, -1))  # (3, B, d)
         step("phi", *encoder_loss(*phi, L, args.k, args.lam_1, args.lam_2, args.epsilon))
     batch = buffer.sample(args.batch_size)
-    L = batch.skill[:, 0]
-    skill = embed_period(L, args.embed_dim)
+    L, skill = batch.skill[:, 0], batch.skill[:, 1:]
     with torch.no_grad():  # the reward is that of the current phi
         pair = torch.stack([batch.obs, batch.next_obs])  # (2, B, obs_dim)
         phi_s, phi_next = agent.phi(pair, skill.expand(2, -1, -1))
@@ -566,11 +566,11 @@ def main(argv=None):
         print(f"{SCRIPT}.py: there is no CUDA device, training on the CPU", file=sys.stderr)
     torch.set_num_threads(args.num_threads)
     torch.manual_seed(args.seed)
-    n, T = args.episodes_per_epoch, args.episode_length
+    n, T, D = args.episodes_per_epoch, args.episode_length, args.embed_dim
     envs = [make_env(args) for _ in range(max(n, args.adaptive_episodes))]
     obs_dim, action_space = envs[0].observation_space.shape[0], envs[0].action_space
     agent = Agent(args, obs_dim, action_space, device)
-    buffer = ReplayBuffer(args.buffer_size, T, obs_dim, action_space.shape[0], 1, device)
+    buffer = ReplayBuffer(args.buffer_size, T, obs_dim, action_space.shape[0], 1 + D, device)
     run_name = args.run_name or f"{args.env_id}__{SCRIPT}__{args.seed}__{int(time.time())}"
     run_dir = Path(args.resume or f"runs/{run_name}")
     if checkpoint:
@@ -600,10 +600,10 @@ def main(argv=None):
         L_min, L_max = state["bounds"][:2]
         periods = torch.tensor(candidate_periods(L_min, L_max, args.num_periods)).float()
         L = periods[torch.randint(len(periods), (n,))]
-        skill = embed_period(L, args.embed_dim).to(device)
-        episodes = rollout(envs[:n], (args.seed, epoch), agent.actor, skill, state)
+        skill = torch.cat([L[:, None], embed_period(L, D)], dim=1).to(device)  # (n, 1 + D)
+        episodes = rollout(envs[:n], (args.seed, epoch), agent.actor, skill[:, 1:], state)
         for i in range(n):
-            buffer.add(episodes[i], L[i : i + 1])
+            buffer.add(episodes[i], skill[i])
         state["global_step"] += sum(len(episode.actions) for episode in episodes)
 
         # Update: lines 8 to 10. phi waits for the first episode that is as long as its L

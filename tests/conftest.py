@@ -36,6 +36,12 @@ def make_episode(rng, length, obs_dim=3, action_dim=1, terminated=False):
     return psd.Episode(obs, actions, velocity, terminated)
 
 
+def skill_of(L, args):
+    """What the buffer keeps of an episode with this L: L itself, and Embed(L)."""
+    L = torch.tensor([float(L)])
+    return torch.cat([L, psd.embed_period(L, args.embed_dim)[0]])
+
+
 @pytest.fixture
 def make_agent_and_buffer():
     """A factory: an agent and a buffer that holds a few episodes, on a device of choice."""
@@ -44,11 +50,12 @@ def make_agent_and_buffer():
         torch.manual_seed(0)
         space = gym.spaces.Box(-2.0, 2.0, (2,), np.float32)
         agent = psd.Agent(args, 3, space, device)
-        buffer = psd.ReplayBuffer(args.buffer_size, args.episode_length, 3, 2, 1, device)
+        sizes = (3, 2, 1 + args.embed_dim)
+        buffer = psd.ReplayBuffer(args.buffer_size, args.episode_length, *sizes, device)
         rng = np.random.default_rng(0)
         for i in range(num_episodes):
             episode = make_episode(rng, args.episode_length - i, action_dim=2, terminated=i % 2 > 0)
-            buffer.add(episode, torch.tensor([float(args.L_min + i % 3)]))
+            buffer.add(episode, skill_of(args.L_min + i % 3, args))
         return agent, buffer
 
     return make

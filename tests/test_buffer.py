@@ -79,7 +79,7 @@ def test_triplets_never_cross_an_episode(history):
     if not eligible:
         assert not (buffer.length >= buffer.skill[:, 0]).any()
         return
-    obs, L = psd.sample_triplets(buffer, 200)
+    obs, L, _ = psd.sample_triplets(buffer, 200)
     for s, s_next, s_L, period in zip(*obs, L):
         number, t = s.tolist()
         assert number in eligible and period == history[int(number)][2]
@@ -105,7 +105,7 @@ def test_triplets_take_every_start_of_every_eligible_episode_evenly():
     buffer = fill(
         [(4, False, 5), (5, False, 5), (12, False, 9)]
     )  # the first is too short for its L
-    obs, _ = psd.sample_triplets(buffer, 24_000)
+    obs, *_ = psd.sample_triplets(buffer, 24_000)
     starts, counts = np.unique(obs[0].numpy(), axis=0, return_counts=True)
     assert starts.tolist() == [[1, 0], [2, 0], [2, 1], [2, 2], [2, 3]]  # t + L = n is the last
     expected = np.array([12_000, 3_000, 3_000, 3_000, 3_000])  # an episode first, then t
@@ -119,11 +119,12 @@ def test_capacity_is_reached_with_whole_episodes_and_not_exceeded():
 
 def test_memory_is_one_copy():
     obs_dim, action_dim, capacity = 27, 8, 500_000  # Ant
-    buffer = psd.ReplayBuffer(capacity, 200, obs_dim, action_dim, 1, "meta")
-    for _ in range(capacity // 200):  # the episode tables are full, too
-        buffer.length = torch.cat([buffer.length, torch.zeros(1, dtype=torch.long, device="meta")])
-    table = 3 * buffer.length.nbytes
-    held = sum(x.nbytes for x in vars(buffer).values() if torch.is_tensor(x)) + table
+    buffer = psd.ReplayBuffer(capacity, 200, obs_dim, action_dim, 9, "meta")
+    episode = make_episode(np.random.default_rng(0), 200, obs_dim, action_dim)
+    for _ in range(capacity // 200 + 3):
+        buffer.add(episode, torch.zeros(9))
+    assert sum(buffer.lengths) == capacity
+    held = sum(x.nbytes for x in vars(buffer).values() if torch.is_tensor(x))
     assert held <= 1.1 * capacity * (4 * obs_dim + 4 * action_dim + 4 + 1)
 
 

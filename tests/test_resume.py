@@ -91,7 +91,7 @@ def test_flags_on_the_line_win_over_saved_ones(tmp_path):
     assert checkpoint["state"]["bounds"] == (5, 9, False, False)
     env = psd.make_env(args)
     agent = psd.Agent(args, 3, env.action_space, "cpu")
-    buffer = psd.ReplayBuffer(args.buffer_size, args.episode_length, 3, 1, 1, "cpu")
+    buffer = psd.ReplayBuffer(args.buffer_size, args.episode_length, 3, 1, 9, "cpu")
     psd.restore(checkpoint, agent, buffer)
     assert agent.optimizers["actor"].param_groups[0]["lr"] == 0.5
     assert agent.optimizers["phi"].param_groups[0]["lr"] == 1e-4

@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from conftest import skill_of
 
 import psd
 
@@ -59,7 +60,7 @@ def test_target_of_the_critic(tiny_args, make_agent_and_buffer):
     """Bootstraps at a truncated end and not at a terminated one; subtracts alpha log pi."""
     agent, buffer = make_agent_and_buffer(tiny_args)
     batch = buffer.sample(64)._replace(terminated=torch.arange(64) % 2 == 0)
-    skill = psd.embed_period(batch.skill[:, 0], tiny_args.embed_dim)
+    skill = batch.skill[:, 1:]
     reward, alpha, gamma = torch.randn(64), torch.tensor(0.3), 0.9
     torch.manual_seed(1)
     loss, metrics = psd.critic_loss(agent, batch, skill, reward, alpha, gamma)
@@ -145,7 +146,7 @@ def test_sac_finds_a_known_optimum(seed):
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     agent = psd.Agent(args, 1, gym.spaces.Box(-1.0, 1.0, (1,), np.float32), "cpu")
-    buffer = psd.ReplayBuffer(4000, 10, 1, 1, 1, "cpu")
+    buffer = psd.ReplayBuffer(4000, 10, 1, 1, 1 + args.embed_dim, "cpu")
     goals = {2.0: -0.6, 5.0: 0.0, 9.0: 0.7}  # by L
 
     def episode(L, deterministic):
@@ -161,7 +162,7 @@ def test_sac_finds_a_known_optimum(seed):
     for i in range(900):
         if i % 3 == 0:
             for L in goals:
-                buffer.add(episode(L, deterministic=False), torch.tensor([L]))
+                buffer.add(episode(L, deterministic=False), skill_of(L, args))
         psd.update(agent, buffer, args, train_phi=False)
     for L, goal in goals.items():
         ends = [episode(L, deterministic=True).obs[-1, 0] for _ in range(10)]

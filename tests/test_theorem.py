@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from conftest import skill_of
 
 import psd
 
@@ -25,15 +26,15 @@ def test_phi_becomes_the_regular_polygon_for_several_L_at_once(lam, d):
     torch.manual_seed(0)
     rng = np.random.default_rng(1)
     agent = psd.Agent(args, 6, gym.spaces.Box(-1.0, 1.0, (1,), np.float32), "cpu")
-    buffer = psd.ReplayBuffer(20_000, 100, 6, 1, 1, "cpu")
+    buffer = psd.ReplayBuffer(20_000, 100, 6, 1, 1 + args.embed_dim, "cpu")
     for L in PERIODS * 40:
-        buffer.add(cycle(L, rng), torch.tensor([float(L)]))
+        buffer.add(cycle(L, rng), skill_of(L, args))
     optimizer = agent.optimizers["phi"]
     num_steps = 2500
     for i in range(num_steps):
         optimizer.param_groups[0]["lr"] = 2e-3 * (1 - i / num_steps)
-        obs, L = psd.sample_triplets(buffer, 256)
-        phi = agent.phi(obs, psd.embed_period(L, args.embed_dim).expand(3, -1, -1))
+        obs, L, skill = psd.sample_triplets(buffer, 256)
+        phi = agent.phi(obs, skill.expand(3, -1, -1))
         loss, _ = psd.encoder_loss(*phi, L, args.k, lam, lam, args.epsilon)
         optimizer.zero_grad()
         loss.backward()
