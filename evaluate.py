@@ -316,7 +316,9 @@ def common_period(periods):
     found = sorted(p for p in periods if p is not None)
     if not found:
         return None
-    median = found[(len(found) - 1) // 2]  # one that was measured: the mean of 12 and 36 would be neither
+    median = found[
+        (len(found) - 1) // 2
+    ]  # one that was measured: the mean of 12 and 36 would be neither
     agree = sum(abs(p / median - 1) <= VERDICTS["close"] for p in found)
     return median if 2 * agree > len(periods) else None
 

@@ -174,7 +174,8 @@ def draw_switch(fig, run):
                 middle = (segment["start"] + segment["stop"]) / 2
                 text = f"L = {segment['L']}"
                 ax.annotate(text, (middle, 1.02), xycoords=("data", "axes fraction"), ha="center")
-        ax.set(ylabel=label_of(name, "\n"), xlim=(0, segments[-1]["stop"]))
+        ax.set_xlim(0, segments[-1]["stop"])
+        ax.set_ylabel(label_of(name, "\n"), fontsize=7)
         if i < len(names) - 1:
             ax.tick_params(labelbottom=False)
         else:
@@ -289,7 +290,7 @@ def fig6(runs):
             for ax, (kind, name, colour) in zip(column, kinds):
                 d = row[kind]
                 edges = np.linspace(0, 1.5 * d["optimum"], len(d["histogram"]) + 1)
-                ax.bar(edges[:-1], d["histogram"], np.diff(edges), align="edge", color=colour)
+                ax.stairs(d["histogram"], edges, fill=True, color=colour)
                 ax.axvline(d["optimum"], color="black", lw=0.8, ls="--")
                 error = "no pairs" if d["error"] is None else f"error {100 * d['error']:.1f} %"
                 ax.set_title(f"{name}, {error}", fontsize=7)
@@ -452,9 +453,10 @@ def demo(runs):
 # --------------------------------------------- Report ---------------------------------------------
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em }}
 table {{ border-collapse: collapse; margin: 1em 0 }} img {{ max-width: 100% }}
 td, th {{ padding: .15em .7em; text-align: right; border-bottom: 1px solid #ddd }}
+td {{ white-space: nowrap }}
 .true {{ color: #00694d }} .close {{ color: #005a8e }} .false {{ color: #b34700 }}
 .false td:last-child {{ font-weight: bold }}
 figure {{ margin: 2em 0 }} figcaption {{ color: #555 }} video {{ width: 19em; margin: .3em }}

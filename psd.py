@@ -443,9 +443,10 @@ def update(agent, buffer, args, train_phi=True):
     metrics = {"losses/alpha": alpha}
 
     def step(name, loss, loss_metrics):
-        agent.optimizers[name].zero_grad()
-        loss.backward()
-        agent.optimizers[name].step()
+        optimizer = agent.optimizers[name]
+        optimizer.zero_grad()
+        loss.backward(inputs=optimizer.param_groups[0]["params"])  # the critics stay out of pi's
+        optimizer.step()
         metrics.update({f"losses/{name}_loss": loss.detach()}, **loss_metrics)
 
     if train_phi:
@@ -460,9 +461,7 @@ def update(agent, buffer, args, train_phi=True):
         reward = psd_reward(phi_s, phi_next, L, args.kappa)
         reward += args.ext_coef * external_reward(batch.velocity, args.v_star)
     step("critic", *critic_loss(agent, batch, skill, reward, alpha, args.gamma))
-    agent.critic.requires_grad_(False)  # the actor needs dQ/da only
     step("actor", *actor_loss(agent, batch, skill, alpha))
-    agent.critic.requires_grad_(True)
     step("alpha", *temperature_loss(agent, metrics["losses/entropy"]))
     with torch.no_grad():
         targets, sources = agent.target_critic.parameters(), agent.critic.parameters()

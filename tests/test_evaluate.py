@@ -122,7 +122,7 @@ def test_jitter_and_windings_are_false(seed):
     jitter = np.sin(angles(n, 6, 17, rng)) + 0.2 * rng.normal(size=(n, 17))
     found, _ = state_period(jitter)
     assert found == pytest.approx(6, rel=0.02) and verdict(found, 15) == "FALSE: too fast"
-    for L in (6, 15, 40):
+    for L in (5, 6, 15, 40):
         n = record_length(200, L) - 50
         for odd in (3, 5, 7):  # opposite after L steps, too
             found, _ = state_period(np.sin(angles(n, 2 * L / odd, 3, rng)))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import skill_of
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import psd
 
@@ -167,3 +168,26 @@ def test_sac_finds_a_known_optimum(seed):
     for L, goal in goals.items():
         ends = [episode(L, deterministic=True).obs[-1, 0] for _ in range(10)]
         assert np.abs(np.array(ends) - goal).max() < 0.1
+
+
+class CountProducts(TorchDispatchMode):
+    """Counts matrix products: those of forward passes (addmm) and of gradients (mm)."""
+
+    def __init__(self):
+        super().__init__()
+        self.addmm = self.mm = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.addmm += func is torch.ops.aten.addmm.default
+        self.mm += func is torch.ops.aten.mm.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_gradient_is_computed_in_vain(tiny_args, make_agent_and_buffer):
+    agent, buffer = make_agent_and_buffer(tiny_args)
+    with CountProducts() as count:
+        psd.update(agent, buffer, tiny_args)
+    # three layers a network; gradients: weights of all three, inputs of all but the first
+    forward = 3 + 3 + (3 + 6 + 6) + (3 + 6)  # phi, reward, critic step, actor step
+    backward = 5 + 2 * 5 + (5 + 2 * 3)  # phi, both critics, actor and dQ/da of both critics
+    assert (count.addmm, count.mm) == (forward, backward)

@@ -1,0 +1,104 @@
+"""Episodes that step together are the episodes of each environment alone."""
+
+import numpy as np
+import pytest
+import torch
+
+import psd
+
+
+class Swinger:
+    """A policy without a network: each row of a batch is treated alone, to the bit."""
+
+    def __init__(self, action_space):
+        self.scale = torch.as_tensor(action_space.high)
+        self.batches = []
+
+    def act(self, obs, skill, deterministic):
+        self.batches.append(len(obs))
+        rows = [
+            torch.sin(3 * o.sum() + s.sum() + torch.arange(len(self.scale)))
+            for o, s in zip(obs, skill)
+        ]
+        return torch.stack(rows) * self.scale
+
+
+@pytest.mark.parametrize("env_id", ["Hopper-v4", "Walker2d-v5", "Ant-v4", "Pendulum-v1"])
+def test_together_is_like_alone(env_id):
+    args, _ = psd.parse_args(["--env-id", env_id, "--episode-length", "120", "--L-max", "20"])
+    envs = [psd.make_env(args) for _ in range(5)]
+    obs_dim = envs[0].observation_space.shape[0]
+    rng = np.random.default_rng(0)
+    mean, std = rng.normal(size=(2, obs_dim)).astype(np.float32)
+    std = np.abs(std) + 0.5
+    state = {"obs_mean": torch.tensor(mean), "obs_std": torch.tensor(std)}
+    skill = torch.linspace(0, 2, 5)[:, None]
+    actor = Swinger(envs[0].action_space)
+    episodes = psd.rollout(envs, (3, 7), actor, skill, state)
+    seeds = np.random.SeedSequence((3, 7)).generate_state(5)
+    for i, episode in enumerate(episodes):
+        env, done, n = psd.make_env(args), False, 0
+        obs = ((env.reset(seed=int(seeds[i]))[0] - mean) / std).astype(np.float32)
+        while not done:
+            np.testing.assert_array_equal(episode.obs[n], obs)
+            action = Swinger(env.action_space).act(torch.tensor(obs[None]), skill[i : i + 1], False)
+            np.testing.assert_array_equal(episode.actions[n], action[0])
+            obs, _, terminated, truncated, info = env.step(action[0].numpy())
+            obs = ((obs - mean) / std).astype(np.float32)
+            assert episode.velocity[n] == np.float32(info.get("x_velocity", 0.0))
+            done, n = terminated or truncated, n + 1
+        np.testing.assert_array_equal(episode.obs[n], obs)
+        assert len(episode.actions) == len(episode.velocity) == n == len(episode.obs) - 1
+        assert episode.terminated == terminated
+    lengths = [len(episode.actions) for episode in episodes]
+    assert actor.batches == [sum(n > t for n in lengths) for t in range(max(lengths))]
+    if env_id != "Pendulum-v1" and env_id != "Ant-v4":
+        assert len(set(lengths)) > 1  # they fell at different times
+
+
+def test_normalised_observations_have_mean_0_and_std_1_under_random_actions():
+    args, _ = psd.parse_args(
+        ["--env-id", "Pendulum-v1", "--normalize-obs", "--episode-length", "50"]
+    )
+    env = psd.make_env(args)
+    statistics = psd.observation_statistics(env, args)
+    env.action_space.seed(99)
+    observations, obs = [], env.reset(seed=99)[0]
+    for _ in range(10_000):
+        observations.append((obs - statistics["obs_mean"].numpy()) / statistics["obs_std"].numpy())
+        obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        if terminated or truncated:
+            obs, _ = env.reset()
+    np.testing.assert_allclose(np.mean(observations, axis=0), 0, atol=0.2)
+    np.testing.assert_allclose(np.std(observations, axis=0), 1, atol=0.1)
+
+
+def test_a_dimension_that_does_not_move_keeps_its_scale():
+    args, _ = psd.parse_args("--env-id Humanoid-v4 --normalize-obs".split())
+    statistics = psd.observation_statistics(psd.make_env(args), args, num_steps=300)
+    still = statistics["obs_std"] == 1
+    assert still.sum() > 50  # the world body has no inertia, velocity or force
+    assert torch.isfinite(statistics["obs_std"]).all() and (statistics["obs_std"] > 0).all()
+    args.normalize_obs = False
+    statistics = psd.observation_statistics(psd.make_env(args), args)
+    assert (statistics["obs_mean"] == 0).all() and (statistics["obs_std"] == 1).all()
+
+
+def test_period_return_is_the_mean_sum_of_r_psd_and_leaves_the_rng_alone(tiny_args):
+    tiny_args.adaptive_episodes = 3
+    envs = [psd.make_env(tiny_args) for _ in range(4)]
+    torch.manual_seed(0)
+    agent = psd.Agent(tiny_args, 3, envs[0].action_space, "cpu")
+    state = {"epoch": 6, "obs_mean": torch.zeros(3), "obs_std": torch.ones(3)}
+    before = torch.get_rng_state()
+    R = psd.period_return(envs, agent, 7, state, tiny_args)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert psd.period_return(envs, agent, 7, state, tiny_args) == R
+    skill = psd.embed_period(torch.full((3,), 7.0), tiny_args.embed_dim)
+    key = (tiny_args.seed, 6, 7)
+    total = 0.0
+    for episode in psd.rollout(envs[:3], key, agent.actor, skill, state, deterministic=True):
+        with torch.no_grad():
+            phi = agent.phi(torch.tensor(episode.obs), skill[:1].expand(len(episode.obs), -1))
+        total += psd.psd_reward(phi[:-1], phi[1:], torch.tensor(7.0), tiny_args.kappa).sum().item()
+    assert pytest.approx(total / 3) == R
