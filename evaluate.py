@@ -19,6 +19,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import gymnasium as gym
 import numpy as np
@@ -41,9 +42,12 @@ PER_STEP = 8  # lags a step
 
 
 # ------------------------------------------- Arguments --------------------------------------------
+RunPath = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+
+
 @dataclass
 class Args:
-    run: tyro.conf.Positional[str]  # run folder, or any folder or file with a model.pt
+    run: RunPath  # run folder, or any folder or file with a model.pt
     out: str | None = None  # the JSON to write (None: evaluation.json beside the model)
     periods: tuple[int, ...] = ()  # values of L (none: the trained ones, and 16 over their range)
     episodes: int = 5  # rollouts for each L
@@ -344,7 +348,7 @@ def distances(latents, L, optimum, lag, rng, sample=1000, bins=60):
 
 def measure(script, args, state, agent, L, options, statistics):
     """Everything about one L: a row of the table, and what the figures need. The states of the
-    first episode come back beside it."""
+    episode to draw come back beside it: the first that has the period reported, or the first."""
     T, n, device = args.episode_length, options.episodes, agent.log_alpha.device
     envs = [script.make_env(args, max_steps=record_length(T, L)) for _ in range(n)]
     skip = num_global(envs[0])
@@ -361,9 +365,10 @@ def measure(script, args, state, agent, L, options, statistics):
     records = [(s[start:] - mean) / std for s, start in zip(states, starts)]
     found = [state_period(record) for record in records]
     period = common_period([p for p, _ in found])
-    agree = [p for p, _ in found if period and p and abs(p / period - 1) <= VERDICTS["close"]]
+    agree = [p and period and abs(p / period - 1) <= VERDICTS["close"] for p, _ in found]
+    drawn = agree.index(True) if period else 0
     returns = [e for e in (return_error(record, 2 * L) for record in records) if e is not None]
-    amplitude, peaks = spectrum(records[0])
+    amplitude, peaks = spectrum(records[drawn])
     pooled = amplitude[: len(amplitude) // 512 * 512].reshape(512, -1).max(axis=1)
     speed = np.concatenate([episode.velocity[:T] for episode in episodes])
 
@@ -382,7 +387,8 @@ def measure(script, args, state, agent, L, options, statistics):
         "verdict": verdict(period, L),
         "peak": numbers(np.median([peak for _, peak in found])),
         "periods": numbers([p for p, _ in found], 6),
-        "agree": len(agree),
+        "agree": sum(map(bool, agree)),
+        "episode": drawn,
         "return_error": numbers(np.mean(returns) if returns else None),
         "r_psd": numbers(np.mean(r_psd), 6),
         "one_step": distances(head, L, side, 1, rng),
@@ -393,9 +399,9 @@ def measure(script, args, state, agent, L, options, statistics):
         "record_length": float(np.mean([len(record) for record in records])),
         "dominant": [{"frequency": numbers(f), "amplitude": numbers(a)} for f, a in peaks],
         "spectrum": numbers(pooled, 3),
-        "latents": numbers(latents[0][-6 * L - 1 :]),  # the end: the start may be a transient
+        "latents": numbers(latents[drawn][-6 * L - 1 :]),  # the end: the start may be a transient
     }
-    return row, states[0]
+    return row, states[drawn]
 
 
 def shown_dimensions(rows, states, names, statistics, skip, count=3):
@@ -605,16 +611,17 @@ def latent_phase(latents):
     return (angle if forward else -angle) % (2 * np.pi)
 
 
-def write_video(path, script, args, state, agent, L, options):
-    """An mp4 of the first episode of L, with L, the step and the latent phase on each frame."""
+def write_video(path, script, args, state, agent, row, options):
+    """An mp4 of the episode of L that is drawn, with L, step and latent phase on each frame."""
     import cv2
     import imageio_ffmpeg
 
+    L, n = row["L"], row["episode"] + 1  # the episodes before it come with its seed
     env = Filmed(make_filmed_env(script, args))
-    period = torch.tensor([float(L)], device=agent.log_alpha.device)
-    skill = script.embed_period(period, args.embed_dim)
-    key = (STREAM, options.seed, L)
-    (episode,) = script.rollout([env], key, agent.actor, skill, state, deterministic=True)
+    envs = [script.make_env(args) for _ in range(n - 1)] + [env]
+    period = torch.full((n,), float(L), device=agent.log_alpha.device)
+    skill, key = script.embed_period(period, args.embed_dim), (STREAM, options.seed, L)
+    *_, episode = script.rollout(envs, key, agent.actor, skill, state, deterministic=True)
     phase = latent_phase(script.encode(agent, episode, L, args).cpu().numpy())
     height, width = (side // 2 * 2 for side in env.frames[0].shape[:2])  # H.264 needs even sides
     fps = min(1 / (getattr(env.unwrapped, "dt", None) or 0.05), 60.0)
@@ -693,7 +700,7 @@ def main(argv=None):
         folder.mkdir(exist_ok=True)
         for row in tqdm(result["skills"], "video", unit="L", disable=None):
             path = folder / f"L{row['L']:03d}.mp4"
-            write_video(path, script, args, state, agent, row["L"], options)
+            write_video(path, script, args, state, agent, row, options)
             row["video"] = f"videos/{path.name}"
     write_json(out, result)
     print(table(result, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))

@@ -337,9 +337,9 @@ def fig9(runs):
 def fig10(runs):
     """Figure 10: the state under trained L (blue), and under L in between (purple)."""
     count = max(len(run.result["skills"]) for run in runs)
-    width = min(WIDTH, 5.0 * len(runs))
-    fig, axes = plt.subplots(count, len(runs), figsize=(width, 0.42 * count + 0.9), squeeze=False)
-    for column, run in zip(axes.T, runs):
+    fig = plt.figure(figsize=(min(WIDTH, 5.0 * len(runs)), 0.42 * count + 0.9))
+    for part, run in zip(fig.subfigures(1, len(runs), squeeze=False)[0], runs):
+        column = part.subplots(len(run.result["skills"]), 1, squeeze=False)[:, 0]
         result, name = run.result, run.result["dimensions"][0]
         rows, values = result["skills"], [row["states"][0] for row in result["skills"]]
         low, high = min(map(min, values)), max(map(max, values))
@@ -356,13 +356,11 @@ def fig10(runs):
             text = f"2L {2 * row['L']}, {period_text(row)}"
             ax.text(1.01, 0.5, text, transform=ax.transAxes, va="center", fontsize=7)
             ax.tick_params(bottom=False, labelbottom=False)
-        last = column[len(rows) - 1]
+        last = column[-1]
         last.tick_params(bottom=True, labelbottom=True)
         last.set_xlabel(f"{step_label(result)}; dotted lines are 2L apart")
         what = f"{label_of(name)}, from {low:.2g} to {high:.2g}"
         column[0].set_title(f"{name_of(result)}: {what}\nblue: trained L, purple: in between")
-        for ax in column[len(rows) :]:
-            ax.set_axis_off()
     fig.get_layout_engine().set(h_pad=0.0, hspace=0.0)
     return fig
 
@@ -383,7 +381,7 @@ def fig12(runs):
     for ax, (name, results) in zip(axes, groups.items()):
         errors = defaultdict(lambda: ([], []))
         for result in results:
-            for row in (row for row in result["skills"] if row["trained"]):
+            for row in trained_rows(result, most=99):
                 errors[row["L"]][0].append(row["one_step"]["error"])
                 errors[row["L"]][1].append(row["L_step"]["error"])
         periods = sorted(errors)
@@ -542,10 +540,14 @@ def report(run):
 
 
 # ---------------------------------------------- Main ----------------------------------------------
+FigureName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FIGURE")]
+RunPaths = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+
+
 @dataclass
 class Args:
-    figure: Annotated[str, tyro.conf.Positional]  # fig1, fig3, ... or report
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional]  # run folders, or JSON of evaluate.py
+    figure: FigureName  # fig1, fig3, ..., demo or report
+    runs: RunPaths = ()  # run folders, or JSON files of evaluate.py
     out: str | None = None  # .png, .svg, .pdf or .html (None: beside the first run's JSON)
 
 

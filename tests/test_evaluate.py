@@ -97,6 +97,16 @@ def test_no_period_where_there_is_none(signal):
         assert state_period(NO_PERIOD[signal](np.random.default_rng(seed)))[0] is None
 
 
+def test_noise_seldom_makes_a_multiple_of_the_period_win():
+    found = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        x = np.sin(angles(200, 12, 1, rng)) + 0.5 * rng.normal(size=(200, 1))
+        found.append(state_period(x)[0])
+    found = np.array([p for p in found if p])
+    assert len(found) > 50 and (found > 18).mean() < 0.05
+
+
 def test_three_cycles_are_needed_and_enough():
     rng = np.random.default_rng(0)
     assert state_period(np.sin(angles(124, 40, 3, rng)))[0] == pytest.approx(40, rel=0.02)
@@ -188,8 +198,8 @@ class Clock(gym.Env):
     observation_space = gym.spaces.Box(-2, 2, (2,))
     action_space = gym.spaces.Box(-1, 1, (1,))
 
-    def __init__(self, period, steps):
-        self.period, self.steps = period, steps
+    def __init__(self, period, steps, falls=None):
+        self.period, self.steps, self.falls = period, steps, falls
         self.spec = SimpleNamespace(max_episode_steps=steps, id="Clock-v0")
 
     def observe(self):
@@ -202,10 +212,10 @@ class Clock(gym.Env):
 
     def step(self, action):
         self.t += 1
-        return self.observe(), 0.0, False, self.t >= self.steps, {}
+        return self.observe(), 0.0, self.t == self.falls, self.t >= self.steps, {}
 
 
-def measure_clock(L, period, windings=1, episodes=2):
+def measure_clock(L, period, windings=1, episodes=2, falls=None, periods=()):
     """evaluate.measure on a clock, with an encoder that has put it on a circle on which each step
     has the side of the 2L-gon: r_PSD is 1 there, whatever the period."""
     step = 2 * np.pi * windings / period
@@ -216,7 +226,8 @@ def measure_clock(L, period, windings=1, episodes=2):
         return torch.tensor(radius * np.stack([np.cos(angle), np.sin(angle)], 1)).float()
 
     script = SimpleNamespace(**vars(psd))
-    script.make_env = lambda args, max_steps=200: Clock(period, max_steps)
+    periods = iter(periods or [period] * episodes)  # of each episode
+    script.make_env = lambda args, max_steps=200: Clock(next(periods), max_steps, falls)
     script.encode = encode
     actor = SimpleNamespace(act=lambda obs, skill, deterministic: torch.zeros(len(obs), 1))
     agent = SimpleNamespace(actor=actor, log_alpha=torch.zeros(()))
@@ -257,6 +268,31 @@ def test_a_circle_wound_more_than_once_is_called_false(windings):
     assert row["verdict"] == "FALSE: too slow"
     assert row["period"] == pytest.approx(12 * windings, rel=0.01)
     assert row["return_error"] > 0.8
+
+
+def test_what_comes_after_a_fall_counts_as_nothing():
+    row = measure_clock(L=5, period=10, falls=60)
+    assert row["r_psd"] == pytest.approx(60 / 200, abs=1e-3) and row["episode_length"] == 60
+    assert row["record_length"] == 61 - 15  # its own first quarter is left out
+    assert row["verdict"] == "true"
+    assert measure_clock(L=5, period=10, falls=30)["verdict"] == "FALSE: no period"
+
+
+def test_the_episode_to_draw_has_the_period_reported():
+    row = measure_clock(L=10, period=20, episodes=4, periods=[7, 20, 20, 20])
+    assert row["agree"] == 3 and row["episode"] == 1 and row["verdict"] == "true"
+    assert 1 / row["dominant"][0]["frequency"] == pytest.approx(20, rel=0.01)
+    row = measure_clock(L=10, period=20, episodes=4, periods=[7, 20, 7, 20])
+    assert row["agree"] == 0 and row["episode"] == 0 and row["period"] is None
+
+
+def test_switching_holds_each_skill_for_its_steps():
+    seen = []
+    actor = SimpleNamespace(act=lambda obs, skill, deterministic: seen.append(skill[:, 0].tolist()))
+    switching = evaluate.Switching(actor, torch.tensor([[6.0], [8.0]]), steps=3)
+    for _ in range(7):
+        switching.act(torch.zeros(2, 4), None, True)
+    assert seen == [[6.0, 6.0]] * 3 + [[8.0, 8.0]] * 4
 
 
 # ------------------------------------------ Checkpoints -------------------------------------------
@@ -482,7 +518,7 @@ def test_video(tmp_path, capsys):
     run = make_run(tmp_path / "run", "HalfCheetah-v4", episode_length=30)
     run_main(capsys, run, "--periods", 7, "--episodes", 1, "--video")
     (row,) = json.loads((run / "evaluation.json").read_text())["skills"]
-    assert row["video"] == "videos/L007.mp4"
+    assert row["episode"] == 0 and row["video"] == "videos/L007.mp4"
     assert [p.name for p in (run / "videos").iterdir()] == ["L007.mp4"]  # no temporary left
     reader = imageio.get_reader(run / row["video"])
     meta = reader.get_meta_data()

@@ -9,7 +9,7 @@ import torch
 import psd
 from evaluate import state_period
 
-FLAGS = """--env-id Pendulum-v1 --run-name pendulum --total-epochs 150 --num-periods 3
+FLAGS = """--env-id Pendulum-v1 --run-name pendulum --total-epochs 180 --num-periods 3
     --L-min 10 --L-max 18 --no-adaptive-sampling --latent-dim 2 --hidden-units 128
     --phi-batch-size 256 --phi-lr 1e-3 --sac-lr 1e-3 --alpha-lr 1e-3 --lam-2 2"""
 

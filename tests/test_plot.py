@@ -134,6 +134,11 @@ def test_principal_plane_keeps_the_circle_and_its_centre():
     moved = circle + 3 * basis[:, 0]  # off the origin, and to be seen so
     assert np.hypot(*(moved @ plot.principal_plane(moved)).mean(axis=0)) == pytest.approx(3)
     assert plot.principal_plane([[1.0], [2.0]]).shape == (1, 2)
+    axes = plt.figure().add_subplot()
+    plot.draw_circle(axes, moved, 10, plot.BLUE)
+    drawn = np.array(axes.lines[0].get_data())
+    assert np.hypot(*drawn.mean(axis=1)) == pytest.approx(3)
+    plt.close()
 
 
 class Resources(HTMLParser):
