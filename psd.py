@@ -148,8 +148,7 @@ def make_env(args, max_steps=None, **kwargs):
     mujoco.set_mju_user_warning(lambda message: None)  # HalfCheetah's would write a log file
     if args.env_id in ("Ant", "Ant-v5"):
         kwargs["include_cfrc_ext_in_observation"] = False  # as in v4
-    if not args.terminate:
-        kwargs["terminate_when_unhealthy"] = False
+    kwargs |= {} if args.terminate else {"terminate_when_unhealthy": False}
     try:
         env = gym.make(args.env_id, max_episode_steps=max_steps or args.episode_length, **kwargs)
     except Exception as error:
@@ -265,23 +264,24 @@ class Actor(nn.Module):
     def __init__(self, *sizes, action_low, action_high):
         super().__init__()
         self.net = MLP(*sizes, 2 * len(action_low))
-        self.register_buffer("action_scale", torch.as_tensor((action_high - action_low) / 2))
-        self.register_buffer("action_bias", torch.as_tensor((action_high + action_low) / 2))
+        scale, bias = (action_high - action_low) / 2, (action_high + action_low) / 2
+        self.register_buffer("action_scale", torch.as_tensor(scale))
+        self.register_buffer("action_bias", torch.as_tensor(bias))
+        self.log_constant = float(np.log(4 * scale * np.sqrt(2 * np.pi)).sum())
 
     def forward(self, obs, skill):
         mean, log_std = self.net(obs, skill).chunk(2, dim=-1)
         return mean, log_std.clamp(-20, 2)
 
     def sample(self, obs, skill):
-        """A reparameterised action and its log-probability."""
+        """An action, reparameterised, and its log-probability log N(u) - log da/du. For the latter,
+        log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which is exact for large |u|, too."""
         mean, log_std = self(obs, skill)
         noise = torch.randn_like(mean)
         u = mean + log_std.exp() * noise
-        log_normal = -0.5 * noise**2 - log_std - 0.5 * np.log(2 * np.pi)
-        # log of d action / d u = scale (1 - tanh(u)^2), in a form that is exact for large |u|
-        log_slope = self.action_scale.log() + 2 * (np.log(2) - u - F.softplus(-2 * u))
+        log_pi = 2 * (u + F.softplus(-2 * u)) - log_std - 0.5 * noise**2  # but for constants
         action = torch.tanh(u) * self.action_scale + self.action_bias
-        return action, (log_normal - log_slope).sum(dim=-1)
+        return action, log_pi.sum(dim=-1) - self.log_constant
 
     @torch.no_grad()
     def act(self, obs, skill, deterministic):
@@ -401,25 +401,24 @@ class Agent(nn.Module):
         self.critic = Critic(sizes[0] + action_dim, *hidden, 1)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         # NOTE(paper): "auto-tuned" leaves first temperature and target entropy open: 1 and -|A|.
-        self.log_alpha = nn.Parameter(torch.zeros(()))
-        self.target_entropy = -float(action_dim)
+        self.log_alpha, self.target_entropy = nn.Parameter(torch.zeros(())), -float(action_dim)
         self.to(device)
         fused = torch.device(device).type != "meta"  # all parameters in one kernel; `meta` has none
+        temperature = {"params": [self.log_alpha], "lr": args.alpha_lr}
+        policy = [{"params": list(self.actor.parameters())}, temperature]
         self.optimizers = {
             "phi": torch.optim.Adam(self.phi.parameters(), args.phi_lr, fused=fused),
             "critic": torch.optim.Adam(self.critic.parameters(), args.sac_lr, fused=fused),
-            "actor": torch.optim.Adam(self.actor.parameters(), args.sac_lr, fused=fused),
-            "alpha": torch.optim.Adam([self.log_alpha], args.alpha_lr, fused=fused),
+            "actor": torch.optim.Adam(policy, args.sac_lr, fused=fused),
         }
 
 
 def critic_loss(agent, batch, skill, reward, alpha, gamma):
     """Squared Bellman error of both critics; a terminated transition does not bootstrap."""
     with torch.no_grad():
-        next_actions, next_log_pi = agent.actor.sample(batch.next_obs, skill)
+        next_actions, log_pi = agent.actor.sample(batch.next_obs, skill)
         min_qf_next_target = torch.min(*agent.target_critic(batch.next_obs, skill, next_actions))
-        next_value = min_qf_next_target - alpha * next_log_pi  # (B,)
-        next_q_value = reward + gamma * ~batch.terminated * next_value
+        next_q_value = reward + gamma * ~batch.terminated * (min_qf_next_target - alpha * log_pi)
     qf1, qf2 = agent.critic(batch.obs, skill, batch.actions)
     loss = F.mse_loss(qf1, next_q_value) + F.mse_loss(qf2, next_q_value)
     return loss, {"losses/qf_values": qf1.detach().mean(), "losses/reward": reward.mean()}
@@ -429,7 +428,8 @@ def actor_loss(agent, batch, skill, alpha):
     """E[alpha log pi - min Q]."""
     actions, log_pi = agent.actor.sample(batch.obs, skill)
     min_qf = torch.min(*agent.critic(batch.obs, skill, actions))
-    return (alpha * log_pi - min_qf).mean(), {"losses/entropy": -log_pi.detach().mean()}
+    loss, entropy = (alpha * log_pi - min_qf).mean(), -log_pi.detach().mean()
+    return loss, {"losses/actor_loss": loss.detach(), "losses/entropy": entropy}
 
 
 def temperature_loss(agent, entropy):
@@ -439,15 +439,14 @@ def temperature_loss(agent, entropy):
 
 def update(agent, buffer, args, train_phi=True):
     """One gradient step of everything (Algorithm 1, lines 8 to 10); metrics stay on the device."""
-    alpha = agent.log_alpha.detach().exp()
-    metrics = {"losses/alpha": alpha}
+    alpha, metrics = agent.log_alpha.detach().exp(), {}
 
     def step(name, loss, loss_metrics):
-        optimizer = agent.optimizers[name]
-        optimizer.zero_grad()
-        loss.backward(inputs=optimizer.param_groups[0]["params"])  # the critics stay out of pi's
-        optimizer.step()
-        metrics.update({f"losses/{name}_loss": loss.detach()}, **loss_metrics)
+        parameters = [p for g in agent.optimizers[name].param_groups for p in g["params"]]
+        for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters)):
+            p.grad = gradient  # of nothing else: the critics have none in the actor's step
+        agent.optimizers[name].step()
+        metrics.update({f"losses/{name}_loss": loss.detach()} | loss_metrics)
 
     if train_phi:
         obs, L, skill = sample_triplets(buffer, args.phi_batch_size)
@@ -461,12 +460,13 @@ def update(agent, buffer, args, train_phi=True):
         reward = psd_reward(phi_s, phi_next, L, args.kappa)
         reward += args.ext_coef * external_reward(batch.velocity, args.v_star)
     step("critic", *critic_loss(agent, batch, skill, reward, alpha, args.gamma))
-    step("actor", *actor_loss(agent, batch, skill, alpha))
-    step("alpha", *temperature_loss(agent, metrics["losses/entropy"]))
+    pi_loss, pi_metrics = actor_loss(agent, batch, skill, alpha)
+    alpha_loss, _ = temperature_loss(agent, pi_metrics["losses/entropy"])
+    step("actor", pi_loss + alpha_loss, pi_metrics)  # one step is faster than two
     with torch.no_grad():
         targets, sources = agent.target_critic.parameters(), agent.critic.parameters()
         torch._foreach_lerp_(list(targets), list(sources), args.tau)
-    return metrics
+    return metrics | {"losses/alpha": alpha}
 
 
 # -------------------------------------------- Rollouts --------------------------------------------
@@ -512,8 +512,7 @@ def period_return(envs, agent, L, state, args):
     skill = embed_period(torch.full((n,), L, device=agent.log_alpha.device), args.embed_dim)
     episodes = rollout(envs[:n], key, agent.actor, skill, state, deterministic=True)
     latents = [encode(agent, episode, L, args) for episode in episodes]
-    returns = [latent_statistics(z, L, args.kappa)["r_psd"] * (len(z) - 1) for z in latents]
-    return sum(returns) / len(returns)
+    return np.mean([latent_statistics(z, L, args.kappa)["r_psd"] * (len(z) - 1) for z in latents])
 
 
 # ------------------------------------------- Checkpoint -------------------------------------------
@@ -613,6 +612,7 @@ def main(argv=None):
         logs["losses/weight_norm"] = nn.utils.get_total_norm(agent.parameters()).item()
         for name, value in logs.items():
             if not np.isfinite(value):
+                writer.close()
                 last = next(run_dir.glob("resume.pt"), "none")
                 fail(f"epoch {epoch}: {name} is {value}; not saved, last good checkpoint: {last}")
 
@@ -630,8 +630,9 @@ def main(argv=None):
         logs["charts/SPS"] = sps = (state["global_step"] - start_step) / (time.time() - start_time)
         for name, value in logs.items():
             writer.add_scalar(name, value, state["global_step"])
-        r_psd = logs["psd/r_psd"]
-        progress.set_postfix_str(f"{sps:.0f} steps/s, L {L_min}..{L_max}, r_PSD {r_psd:.2f}")
+        progress.set_postfix_str(
+            f"{sps:.0f} steps/s, L {L_min}-{L_max}, r_PSD {logs['psd/r_psd']:.2f}"
+        )
         state["epoch"] = epoch + 1
         last = signals or state["epoch"] == args.total_epochs
         if last or time.time() - save_time > 60 * args.save_minutes:

@@ -149,11 +149,19 @@ def update_speed(args):
     result = {}
     for hidden in args.hidden:
         psd_args, agent, buffer = make(hidden)
-        no_phi = make(hidden)[1]
-        no_phi.phi = IdlePhi()  # SAC alone: a reward that costs nothing
+        sac_agent, zero = make(hidden)[1], torch.zeros(psd_args.batch_size)
+        sac_agent.phi = IdlePhi()
+
+        def sac(agent=sac_agent, buffer=buffer, psd_args=psd_args, zero=zero):
+            """SAC alone: the reward is given, as to stable-baselines3."""
+            rewards = psd.psd_reward, psd.external_reward
+            psd.psd_reward, psd.external_reward = (lambda *_: zero.clone()), (lambda *_: zero)
+            psd.update(agent, buffer, psd_args, train_phi=False)
+            psd.psd_reward, psd.external_reward = rewards
+
         of_phi, of_sac = needed_products(psd_args, 17, 6)
         functions = {
-            "sac": lambda a=no_phi, b=buffer, c=psd_args: psd.update(a, b, c, train_phi=False),
+            "sac": sac,
             "sb3_sac": sb3_update(hidden, 17 + psd_args.embed_dim, 6),
             "sac_gemm": plain_gemms(of_sac),
             "psd": lambda a=agent, b=buffer, c=psd_args: psd.update(a, b, c),
@@ -298,25 +306,25 @@ def growth(args):
 
 
 def memory(args):
-    """6: peak memory of a buffer full of Ant transitions, in a process of its own."""
+    """6: memory of a buffer full of Ant transitions, in a process of its own."""
     code = f"""
 import sys, resource; sys.path.insert(0, {str(HERE)!r}); sys.path.insert(0, {str(HERE.parent)!r})
 import numpy as np, torch, psd, speed
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def resident(): return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 rng = np.random.default_rng(0)
 small = psd.ReplayBuffer(1000, 200, 27, 8, 9, "cpu")
 small.add(speed.random_episode(rng, 200, 27, 8), torch.ones(9))
-before = peak()
+before = resident()
 buffer = psd.ReplayBuffer(500_000, 200, 27, 8, 9, "cpu")
 for _ in range(2600):
     buffer.add(speed.random_episode(rng, 200, 27, 8), torch.ones(9))
-print(peak() - before, 500_000 * (4 * 27 + 4 * 8 + 4 + 1))
+print(resident() - before, 500_000 * (4 * 27 + 4 * 8 + 4 + 1))
 """
     output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     held, one_copy = map(int, output.stdout.split())
-    return {"peak_MB": held / 1e6, "one_copy_MB": one_copy / 1e6, "ratio": held / one_copy}
+    return {"resident_MB": held / 1e6, "one_copy_MB": one_copy / 1e6, "ratio": held / one_copy}
 
 
 # ---------------------------------------------- Main ----------------------------------------------

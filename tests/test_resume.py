@@ -93,8 +93,8 @@ def test_flags_on_the_line_win_over_saved_ones(tmp_path):
     agent = psd.Agent(args, 3, env.action_space, "cpu")
     buffer = psd.ReplayBuffer(args.buffer_size, args.episode_length, 3, 1, 9, "cpu")
     psd.restore(checkpoint, agent, buffer)
-    assert agent.optimizers["actor"].param_groups[0]["lr"] == 0.5
-    assert agent.optimizers["phi"].param_groups[0]["lr"] == 1e-4
+    rates = [group["lr"] for x in agent.optimizers.values() for group in x.param_groups]
+    assert rates == [1e-4, 0.5, 0.5, 1e-4]  # phi, critics, actor, temperature
 
 
 def test_model_file_acts_like_the_agent(tmp_path):
