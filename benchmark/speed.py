@@ -16,6 +16,7 @@ import platform
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import gymnasium as gym  # noqa: E402
 import mujoco  # noqa: E402
+import mujoco.batch  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import tyro  # noqa: E402
@@ -224,14 +226,82 @@ def collect_speed(args):
                     mujoco.mj_step(core.model, core.data, nstep=core.frame_skip)
 
         rounds = max(3, args.rounds // 3)
-        seconds = interleave({"ours": ours, "sync_vector": sync, "raw_mj_step": raw}, rounds)
+        ways = {"ours": ours, "sync_vector": sync, "raw_mj_step": raw}
+        ways |= faster_ways(envs, agent, skill, T)
+        seconds = interleave(ways, rounds)
+        faster = {name for name in seconds if name not in ("ours", "sync_vector", "raw_mj_step")}
         result[env_id] = {
             **{f"{name}_steps_per_s": n * T / value for name, value in seconds.items()},
             "ours_over_sync_vector": seconds["sync_vector"] / seconds["ours"],
             "ours_share_of_raw": seconds["raw_mj_step"] / seconds["ours"],
+            **{f"{name}_over_ours": seconds["ours"] / seconds[name] for name in sorted(faster)},
         }
         vector.close()
     return result
+
+
+def faster_ways(envs, agent, skill, T):
+    """What could be taken instead of Gymnasium's step; psd.py does not (docs/speed.md says why).
+
+    threads: two threads around env.step, for MuJoCo lets go of Python's lock;
+    less_python: mj_step and the environment's own _get_obs, no reward, no info, no checks;
+    batch: mujoco.batch.Batch, where the observation is positions and velocities alone."""
+    cores, n = [env.unwrapped for env in envs], len(envs)
+    model, frame_skip = cores[0].model, cores[0].frame_skip
+    obs_dim, skip = envs[0].observation_space.shape[0], 2 if model.jnt_type[0] == 0 else 1
+    pool = ThreadPoolExecutor(2)
+
+    def policy(obs):
+        return agent.actor.act(torch.as_tensor(obs, dtype=torch.float32), skill, False).numpy()
+
+    def threads():
+        obs = np.stack([env.reset(seed=0)[0] for env in envs])
+        for _ in range(T):
+            results = pool.map(lambda pair: pair[0].step(pair[1]), zip(envs, policy(obs)))
+            obs = np.stack([result[0] for result in results])
+
+    def less_python():
+        obs = np.stack([env.reset(seed=0)[0] for env in envs])
+        for _ in range(T):
+            for i, (core, action) in enumerate(zip(cores, policy(obs))):
+                core.data.ctrl[:] = action
+                mujoco.mj_step(model, core.data, nstep=frame_skip)
+                obs[i] = core._get_obs()
+
+    ways = {"threads": threads, "less_python": less_python}
+    if obs_dim == model.nq + model.nv - skip:
+        batch = mujoco.batch.Batch(model, n, nthread=1)
+        limit = 10.0 if "Hopper" in envs[0].spec.id or "Walker" in envs[0].spec.id else np.inf
+
+        def observe():
+            return np.concatenate([batch.qpos[:, skip:], batch.qvel.clip(-limit, limit)], axis=1)
+
+        def start(seed):
+            batch.reset(stage=0)
+            for i, env in enumerate(envs):
+                env.reset(seed=seed)
+                batch.qpos[i], batch.qvel[i] = cores[i].data.qpos, cores[i].data.qvel
+            batch.forward()
+
+        def advance(actions):
+            batch.ctrl[:] = actions
+            batch.step(nstep=frame_skip)
+            return observe()
+
+        start(1)  # the same bits as Gymnasium, or it is no alternative
+        for _ in range(50):
+            actions = np.stack([env.action_space.sample() for env in envs])
+            theirs = np.stack([env.step(action)[0] for env, action in zip(envs, actions)])
+            assert np.array_equal(advance(actions), theirs)
+
+        def batched():
+            start(0)
+            obs = observe()
+            for _ in range(T):
+                obs = advance(policy(obs))
+
+        ways["batch"] = batched
+    return ways
 
 
 # ----------------------------------------- Epoch, growth ------------------------------------------
