@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test lint clean
 
 $(VENV)/installed: requirements.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,10 +27,7 @@ demo: $(VENV)/installed
 	@echo "Look at $(RUN)/demo.png: the latent circles, and the pendulum that follows them."
 
 test: $(VENV)/installed-dev lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
-
-test-slow: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
