@@ -233,9 +233,12 @@ def load(path, device="cpu"):
         fail(f"{path} is damaged or no checkpoint ({type(error).__name__})")
     script = import_script(name)
     try:
+        device = torch.device(device)
+    except RuntimeError as error:
+        fail(f"--device {device}: {error}")
+    try:
         args = script.Args(**saved)
         env = script.make_env(args)
-        device = torch.device(device)
         with torch.random.fork_rng():  # the networks' first weights are thrown away
             agent = script.Agent(args, env.observation_space.shape[0], env.action_space, device)
         keys = agent.load_state_dict(weights, strict=False)
@@ -499,7 +502,8 @@ def evaluate(options):
     for L in periods:
         if not 1 <= L <= T:
             fail(f"L = {L} is not from 1 to the episode length, {T}")
-    if options.episodes < 1 or options.seed < 0 or (options.switch_steps or 1) < 1:
+    steps = 1 if options.switch_steps is None else options.switch_steps
+    if min(options.episodes, steps) < 1 or options.seed < 0:
         fail("--episodes and --switch-steps start at 1, --seed at 0")
     if options.video:
         check_rendering(script, args)

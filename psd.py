@@ -71,7 +71,7 @@ class Args:
     adaptive_sampling: bool = True  # Algorithm 2; off: the range of L stays as given
     L_min: int | None = None  # L_min at the start; None: the robot's first L
     L_max: int | None = None  # L_max at the start; None: the robot's first L
-    num_periods: int = 4  # values of L in use, evenly over the range, both bounds among them
+    num_periods: int = 4  # values of L in use, two or more, evenly over the range with its bounds
     adaptive_step: int = 1  # N, by which a bound moves
     adaptive_interval: int = 2000  # episodes between two evaluations of the bounds
     adaptive_episodes: int = 5  # evaluation episodes for each bound
@@ -97,8 +97,8 @@ ROBOTS = {  # T, lambda_1 = lambda_2, d, v*, first L
 }
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "ext_coef", "gamma"]
-FIXED_ON_RESUME = """env_id terminate normalize_obs episode_length buffer_size hidden_layers
-    hidden_units latent_dim embed_dim""".split()  # they shape the buffer and the networks
+FIXED_ON_RESUME = """env_id terminate normalize_obs episode_length episodes_per_epoch buffer_size
+    hidden_layers hidden_units latent_dim embed_dim""".split()  # they shape what is stored
 
 
 def fail(message):  # in one line, with a non-zero exit
@@ -110,34 +110,38 @@ def parse_args(argv=None):
     rows = [("robot", "T", "lambda", "d", "v*", "first L"), *((k, *v) for k, v in ROBOTS.items())]
     table = "\n".join("    {:<12}{:>5}{:>8}{:>4}{:>6}{:>9}".format(*row) for row in rows)
     description = f"{__doc__}\nBy robot, v4 and v5, where a flag says None:\n\n{table}"
-    args, checkpoint = tyro.cli(Args, args=argv, description=description), None
-    if args.resume is None:  # the robot's values become the defaults
-        T, lam, d, v_star, L = ROBOTS.get(args.env_id.split("-")[0], ROBOTS["any other"])
+    line, checkpoint = tyro.cli(Args, args=argv, description=description), None
+    if line.resume is None:  # the robot's values become the defaults
+        T, lam, d, v_star, L = ROBOTS.get(line.env_id.split("-")[0], ROBOTS["any other"])
         defaults = Args(episode_length=T, lam_1=lam, lam_2=lam, latent_dim=d, v_star=v_star)
-        defaults.L_min, defaults.L_max = min(L, args.L_max or L), max(L, args.L_min or L)
+        defaults.L_min, defaults.L_max = min(L, line.L_max or L), max(L, line.L_min or L)
     else:  # the run's do
-        checkpoint = load_checkpoint(Path(args.resume) / "resume.pt")
-        defaults = Args(**checkpoint["args"])
+        checkpoint = load_checkpoint(Path(line.resume) / "resume.pt")
+        defaults = Args(**{k: v for k, v in checkpoint["args"].items() if k in vars(Args())})
     args = tyro.cli(Args, args=argv, default=defaults)
+    vars(args).update({k: getattr(defaults, k) for k, v in vars(args).items() if v is None})
+    T, L_min, L_max = args.episode_length, args.L_min, args.L_max
     if checkpoint:
         for name in FIXED_ON_RESUME:
             if getattr(args, name) != getattr(defaults, name):
                 fail(f"{name} cannot change on --resume, it was {getattr(defaults, name)}")
         if checkpoint["state"]["epoch"] >= args.total_epochs:
             fail(f"{args.resume} has had its {args.total_epochs} epochs: raise --total-epochs")
-        if (args.L_min, args.L_max) != (defaults.L_min, defaults.L_max):
-            checkpoint["state"]["bounds"] = (args.L_min, args.L_max, False, False)
+        L_min, L_max, *updated_once = checkpoint["state"]["bounds"]
+        L_min, L_max = line.L_min or L_min, line.L_max or L_max
+        checkpoint["state"]["bounds"] = (L_min, L_max, *updated_once)
     for name, value in vars(args).items():
-        if type(value) in (int, float) and not (value > 0 or value == 0 and name in MAY_BE_ZERO):
+        if type(value) in (int, float) and not (
+            0 < value < 2**63 or value == 0 and name in MAY_BE_ZERO
+        ):
             fail(f"--{name.replace('_', '-')} cannot be {value}")
-    T, L_min, L_max = args.episode_length, args.L_min, args.L_max
     needed = max(args.batch_size, args.phi_batch_size, args.episodes_per_epoch * T)
     if args.buffer_size < needed:
         fail(f"--buffer-size {args.buffer_size} is less than a batch or an epoch: take {needed}")
     low, high = (MIN_PERIOD, T // 2) if args.adaptive_sampling else (1, T)
     if not low <= L_min <= L_max <= high:
-        rule = f"from 1 to T = {T}, with adaptive sampling from {MIN_PERIOD} to T/2"
-        fail(f"L_min {L_min}, L_max {L_max}: not {low} <= L_min <= L_max <= {high} ({rule})")
+        rule = f"{low} <= L_min <= L_max <= {high} (T, with adaptive sampling T/2)"
+        fail(f"L_min {L_min}, L_max {L_max}: not {rule}")
     return args, checkpoint
 
 
@@ -152,13 +156,12 @@ def make_env(args, max_steps=None, **kwargs):
     try:
         env = gym.make(args.env_id, max_episode_steps=max_steps or args.episode_length, **kwargs)
     except Exception as error:
-        option = "" if args.terminate else " with --no-terminate"
-        fail(f"cannot make the environment {args.env_id!r}{option}: {error}")
+        fail(f"cannot make {args.env_id!r}{' with --no-terminate' * (not args.terminate)}: {error}")
     for kind, space in [("observations", env.observation_space), ("actions", env.action_space)]:
         if not (isinstance(space, gym.spaces.Box) and len(space.shape) == 1):
             fail(f"{args.env_id} has {kind} {space}: {SCRIPT}.py needs a Box of one dimension")
-    if not env.action_space.is_bounded():
-        fail(f"{args.env_id} has unbounded actions {env.action_space}: tanh needs a range")
+    if not env.action_space.is_bounded() or env.action_space.dtype.kind != "f":
+        fail(f"{args.env_id} has actions {env.action_space}: tanh needs real ones, with bounds")
     return env
 
 
@@ -265,8 +268,8 @@ class Actor(nn.Module):
         super().__init__()
         self.net = MLP(*sizes, 2 * len(action_low))
         scale, bias = (action_high - action_low) / 2, (action_high + action_low) / 2
-        self.register_buffer("action_scale", torch.as_tensor(scale))
-        self.register_buffer("action_bias", torch.as_tensor(bias))
+        self.register_buffer("action_scale", torch.as_tensor(scale, dtype=torch.float32))
+        self.register_buffer("action_bias", torch.as_tensor(bias, dtype=torch.float32))
         self.log_constant = float(np.log(4 * scale * np.sqrt(2 * np.pi)).sum())
 
     def forward(self, obs, skill):
@@ -518,10 +521,9 @@ def period_return(envs, agent, L, state, args):
 # ------------------------------------------- Checkpoint -------------------------------------------
 def save_checkpoint(run_dir, args, state, agent, buffer):
     """resume.pt holds everything; model.pt what it takes to act and to measure."""
-    weights = agent.state_dict()
     model = {"script": SCRIPT, "args": vars(args), "state": state}
-    model["agent"] = {k: w for k, w in weights.items() if k.startswith(("actor.", "phi."))}
-    everything = {**model, "agent": weights, "buffer": vars(buffer)}
+    everything = {**model, "agent": agent.state_dict(), "buffer": vars(buffer)}
+    model["agent"] = {k: w for k, w in agent.state_dict().items() if k.startswith(("actor", "phi"))}
     everything["optimizers"] = {k: o.state_dict()["state"] for k, o in agent.optimizers.items()}
     everything["rng"] = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
     for name, content in [("resume.pt", everything), ("model.pt", model)]:
@@ -535,9 +537,11 @@ def load_checkpoint(path):
     """Tensors and plain values only: a checkpoint cannot run code."""
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        script = checkpoint["script"]
+        script, *_ = (
+            checkpoint[k] for k in "script args state agent buffer optimizers rng".split()
+        )
     except Exception as error:  # of many types
-        reason = "missing" if isinstance(error, FileNotFoundError) else "damaged or no checkpoint"
+        reason = "damaged or no checkpoint" if path.is_file() else "missing"
         fail(f"{path} is {reason} ({type(error).__name__})")
     if script != SCRIPT:
         fail(f"{path} was written by {script}.py, not by {SCRIPT}.py")
@@ -571,6 +575,7 @@ def main(argv=None):
     buffer = ReplayBuffer(args.buffer_size, T, obs_dim, action_space.shape[0], 1 + D, device)
     run_name = args.run_name or f"{args.env_id}__{SCRIPT}__{args.seed}__{int(time.time())}"
     run_dir = Path(args.resume or f"runs/{run_name}")
+    statistics = observation_statistics(envs[0], args)
     if checkpoint:
         state = checkpoint["state"]
         restore(checkpoint, agent, buffer)
@@ -578,7 +583,7 @@ def main(argv=None):
         fail(f"{run_dir} exists: --resume it, or choose another --run-name")
     else:
         state = {"epoch": 0, "global_step": 0, "bounds": (args.L_min, args.L_max, False, False)}
-        state |= observation_statistics(envs[0], args)
+        state |= statistics
     writer = SummaryWriter(run_dir, purge_step=state["global_step"] + 1)
     writer.add_text("hyperparameters", "\n".join(f"    {k} = {v}" for k, v in vars(args).items()))
     signals = []  # the first one lets the epoch end and be saved, a second one does not
@@ -586,14 +591,13 @@ def main(argv=None):
         signal.signal(number, lambda s, _: os._exit(128 + s) if signals else signals.append(s))
     start_time = save_time = time.time()
     start, start_step = state["epoch"], state["global_step"]
-    progress = tqdm(range(start, args.total_epochs), SCRIPT, args.total_epochs, initial=start)
-    for epoch in progress:
+    bar = tqdm(range(start, args.total_epochs), SCRIPT, args.total_epochs, initial=start)
+    for epoch in bar:
         logs = {}
         if args.adaptive_sampling and epoch > 0 and epoch * n % args.adaptive_interval < n:
             R = [period_return(envs, agent, L, state, args) for L in state["bounds"][:2]]
             logs = {"eval/return_L_min": R[0], "eval/return_L_max": R[1]}
             state["bounds"] = adapt_bounds(state["bounds"], *R, T, args)
-
         # Collect: Algorithm 1, lines 4 to 7
         L_min, L_max = state["bounds"][:2]
         periods = torch.tensor(candidate_periods(L_min, L_max, args.num_periods)).float()
@@ -603,42 +607,38 @@ def main(argv=None):
         for i in range(n):
             buffer.add(episodes[i], skill[i])
         state["global_step"] += sum(len(episode.actions) for episode in episodes)
-
         # Update: lines 8 to 10. phi waits for the first episode that is as long as its L
         train_phi = bool((buffer.length >= buffer.skill[:, 0]).any())
         metrics = [update(agent, buffer, args, train_phi) for _ in range(args.updates_per_epoch)]
         means = torch.stack([torch.stack([m[name] for m in metrics]).mean() for name in metrics[0]])
         logs |= dict(zip(metrics[0], means.tolist()))
         logs["losses/weight_norm"] = nn.utils.get_total_norm(agent.parameters()).item()
-        for name, value in logs.items():
-            if not np.isfinite(value):
-                writer.close()
-                last = next(run_dir.glob("resume.pt"), "none")
-                fail(f"epoch {epoch}: {name} is {value}; not saved, last good checkpoint: {last}")
-
-        # Log
+        # Log, and stop at what is not finite
         by_period = defaultdict(list)
         for episode, period in zip(episodes, L.int().tolist()):
             phi = encode(agent, episode, period, args)
             for name, value in latent_statistics(phi, period, args.kappa).items():
-                by_period[f"psd/{name}"].append(value)
-                by_period[f"psd/{name}/L{period}"].append(value)
-        logs |= {name: np.mean(v) for name, v in by_period.items() if np.isfinite(v).all()}
+                if name != "L_step" or len(phi) > period:  # a shorter episode has no pair
+                    by_period[f"psd/{name}"].append(value)
+                    by_period[f"psd/{name}/L{period}"].append(value)
+        logs |= {name: np.mean(values) for name, values in by_period.items()}
         logs |= {"psd/L_min": L_min, "psd/L_max": L_max, "charts/episodes": (epoch + 1) * n}
         logs["charts/episodic_length"] = np.mean([len(episode.actions) for episode in episodes])
         logs["charts/velocity"] = np.mean([episode.velocity.mean() for episode in episodes])
         logs["charts/SPS"] = sps = (state["global_step"] - start_step) / (time.time() - start_time)
         for name, value in logs.items():
+            if not np.isfinite(value):
+                writer.close()
+                good = next(run_dir.glob("resume.pt"), "none")
+                fail(f"epoch {epoch}: {name} is {value}; not saved, last good checkpoint: {good}")
             writer.add_scalar(name, value, state["global_step"])
-        progress.set_postfix_str(
-            f"{sps:.0f} steps/s, L {L_min}-{L_max}, r_PSD {logs['psd/r_psd']:.2f}"
-        )
+        bar.set_postfix_str(f"{sps:.0f} steps/s, L {L_min}-{L_max}, r_PSD {logs['psd/r_psd']:.2f}")
         state["epoch"] = epoch + 1
         last = signals or state["epoch"] == args.total_epochs
         if last or time.time() - save_time > 60 * args.save_minutes:
             save_checkpoint(run_dir, args, state, agent, buffer)
             save_time = time.time()
-        if signals:
+        if last:
             break
     writer.close()
     print(f"saved {run_dir}; to go on: python {SCRIPT}.py --resume {run_dir}")

@@ -44,7 +44,8 @@ PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
 
 @pytest.mark.parametrize("line", sorted({line for page in PAGES for line in commands(page)}))
 def test_documented_commands_parse(line, monkeypatch):
-    monkeypatch.setattr(psd, "load_checkpoint", lambda path: {"args": {}, "state": {"epoch": 0}})
+    state = {"epoch": 0, "bounds": (10, 10, False, False)}
+    monkeypatch.setattr(psd, "load_checkpoint", lambda path: {"args": {}, "state": state})
     monkeypatch.setattr(psd, "FIXED_ON_RESUME", [])
     if "--help" in line:
         with pytest.raises(SystemExit, match="0"):
@@ -111,6 +112,30 @@ class Unbounded(gym.Env):
     action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
 
 
+class Doubles(gym.Env):
+    """Actions of float64, and an observation that may be nan."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (3,))
+    action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float64)
+    nan_at = None
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.np_random.normal(size=3).astype(np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        obs = self.np_random.normal(size=3).astype(np.float32)
+        return np.float32(obs * np.nan) if self.t == self.nan_at else obs, 0.0, False, False, {}
+
+
+class Integers(Doubles):
+    action_space = gym.spaces.Box(0, 3, (2,), np.int64)
+
+
+gym.register("TestDoubles-v0", lambda **kwargs: Doubles())
+gym.register("TestIntegers-v0", lambda **kwargs: Integers())
 gym.register("TestImages-v0", lambda **kwargs: Images())
 gym.register("TestUnbounded-v0", lambda **kwargs: Unbounded())
 
@@ -118,12 +143,12 @@ gym.register("TestUnbounded-v0", lambda **kwargs: Unbounded())
 @pytest.mark.parametrize(
     "flags, message",
     [
-        ("--env-id Nothing-v0", "cannot make the environment 'Nothing-v0'"),
-        ("--env-id Ant-v2", "cannot make the environment 'Ant-v2'"),
-        ("--env-id no_such_module:Thing-v0", "cannot make the environment"),
+        ("--env-id Nothing-v0", "cannot make 'Nothing-v0': "),
+        ("--env-id Ant-v2", "cannot make 'Ant-v2': "),
+        ("--env-id no_such_module:Thing-v0", "cannot make 'no_such_module:Thing-v0': "),
         ("--env-id CartPole-v1", "CartPole-v1 has actions Discrete(2)"),
         ("--env-id TestImages-v0", "TestImages-v0 has observations Box(0, 255, (8, 8, 3)"),
-        ("--env-id TestUnbounded-v0", "unbounded actions"),
+        ("--env-id TestUnbounded-v0", "tanh needs real ones, with bounds"),
         ("--env-id HalfCheetah-v4 --no-terminate", "'HalfCheetah-v4' with --no-terminate"),
         ("--L-min 12 --L-max 10", "L_min 12, L_max 10: not 5 <= L_min <= L_max <= 100"),
         ("--L-min 0", "--L-min cannot be 0"),
@@ -136,6 +161,9 @@ gym.register("TestUnbounded-v0", lambda **kwargs: Unbounded())
         ("--batch-size 500001", "--buffer-size 500000 is less than a batch or an epoch"),
         ("--buffer-size 1024", "--buffer-size 1024 is less than a batch or an epoch: take 1600"),
         ("--seed -1", "--seed cannot be -1"),
+        ("--seed 99999999999999999999", "--seed cannot be 99999999999999999999"),
+        ("--sac-lr inf", "--sac-lr cannot be inf"),
+        ("--env-id TestIntegers-v0", "TestIntegers-v0 has actions Box(0, 3, (2,), int64)"),
         ("--sac-lr 0", "--sac-lr cannot be 0"),
         ("--kappa nan", "--kappa cannot be nan"),
         ("--env-id Pendulum-v1 --ext-coef 1", "Pendulum-v1 reports no x_velocity"),
@@ -181,6 +209,27 @@ def test_robots_train(env_id, tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["runs"]
     names = {p.name.split(".")[0] for p in (tmp_path / "runs/a").iterdir()}
     assert names == {"events", "model", "resume"}
+
+
+def test_actions_of_float64_train(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    psd.main([*TINY, "--env-id", "TestDoubles-v0", "--total-epochs", "2", "--run-name", "a"])
+    assert (tmp_path / "runs/a/model.pt").exists()
+
+
+def test_an_observation_that_is_nan_stops_the_run_unsaved(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Doubles, "nan_at", 40)  # the last one: an update may well miss it
+    flags = ["--env-id", "TestDoubles-v0", "--updates-per-epoch", "1", "--run-name", "a"]
+    with pytest.raises(SystemExit, match="epoch 0: .* is nan; not saved, last good .*: none"):
+        psd.main([*TINY, *flags])
+    assert not (tmp_path / "runs/a/resume.pt").exists()
+
+
+def test_none_on_the_line_is_the_robots_value():
+    flags = "--env-id Walker2d-v4 --L-min None --episode-length None --lam-1 None --v-star None"
+    args, _ = psd.parse_args(flags.split())
+    assert (args.L_min, args.episode_length, args.lam_1, args.v_star) == (20, 400, 10, 1.0)
 
 
 def test_no_terminate_keeps_a_falling_robot_going():
