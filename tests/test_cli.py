@@ -9,9 +9,15 @@ import sys
 import gymnasium as gym
 import numpy as np
 import pytest
+import tyro
 from conftest import REPO, TINY
 
+import evaluate
+import plot
 import psd
+
+sys.path.insert(0, str(REPO / "benchmark"))
+import speed  # noqa: E402
 
 
 def python(*command, cwd):
@@ -30,13 +36,12 @@ def test_a_script_copied_out_alone_explains_itself(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "my_psd.py"]
 
 
-def commands(path):
-    """Every line of a code block that runs one of our scripts, line ends joined."""
-    blocks = re.findall(r"```(?:bash|sh)\n(.*?)```", path.read_text(), re.DOTALL)
+def commands(path, script="psd.py"):
+    """Every line of a code block that runs a script, line ends joined, comments cut off."""
+    blocks = re.findall(r"```\w*\n(.*?)```", path.read_text(), re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [
-        line.split(" #")[0].strip() for line in lines if line.strip().startswith("python psd.py")
-    ]
+    lines = [line.split(" #")[0].strip() for line in lines]
+    return [line for line in lines if line.startswith(f"python {script}")]
 
 
 PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
@@ -57,7 +62,19 @@ def test_documented_commands_parse(line, monkeypatch):
     assert args.env_id
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_documented_commands_of_the_tools_parse(page):
+    for line in commands(page, "evaluate.py"):
+        if "--help" not in line:
+            assert tyro.cli(evaluate.Args, args=shlex.split(line)[2:]).run
+    for line in commands(page, "plot.py"):
+        assert shlex.split(line)[2] in [*plot.FIGURES, "report", "--help"], line
+    for line in commands(page, "benchmark/speed.py"):
+        assert set(tyro.cli(speed.Args, args=shlex.split(line)[2:]).only) <= set(speed.PARTS)
+
+
 def test_readme_and_docs_have_commands():
+    assert commands(REPO / "README.md", "evaluate.py") and commands(REPO / "README.md", "plot.py")
     assert commands(REPO / "README.md") and commands(REPO / "docs/psd.md")
 
 

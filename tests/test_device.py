@@ -46,7 +46,17 @@ def test_the_check_bites(tiny_args, make_agent_and_buffer):
 class HostCalls(TorchFunctionMode):
     """Notes what would make a GPU wait: reading a value, or a shape that depends on values."""
 
-    names = {"item", "tolist", "cpu", "numpy", "nonzero", "masked_select", "__bool__", "__float__"}
+    names = {
+        "item",
+        "tolist",
+        "cpu",
+        "numpy",
+        "nonzero",
+        "masked_select",
+        "__bool__",
+        "__float__",
+        "__int__",
+    }
 
     def __init__(self):
         super().__init__()
