@@ -47,6 +47,21 @@ def test_log_probability_is_finite_far_out():
         assert (log_pi > 2 * 55 - 10).all()
 
 
+def test_networks_are_those_of_the_papers_code_base():
+    ones = np.ones(2, np.float32)
+    actor = psd.Actor(5, 64, 64, action_low=-ones, action_high=ones)
+    for layer in list(actor.net)[::2]:
+        bound = (6 / (layer.in_features + layer.out_features)) ** 0.5  # Xavier, uniform
+        assert 0.95 * bound < layer.weight.abs().max() <= bound
+        assert (layer.bias == 0).all()
+    last = list(actor.net)[-1]
+    for value, log_std in [(-100.0, -20.0), (100.0, 2.0), (-10.0, -10.0)]:
+        torch.nn.init.zeros_(last.weight)
+        torch.nn.init.constant_(last.bias, value)
+        mean, found = actor(torch.zeros(1, 3), torch.zeros(1, 2))
+        assert (found == log_std).all() and (mean == value).all()
+
+
 def test_deterministic_actions_draw_no_random_numbers(tiny_args, make_agent_and_buffer):
     agent, buffer = make_agent_and_buffer(tiny_args)
     obs, skill = buffer.obs[:4], torch.zeros(4, tiny_args.embed_dim)
