@@ -59,12 +59,13 @@ class Args:
     phi_lr: float = 1e-4  # learning rate of the encoder phi
     phi_batch_size: int = 1024  # minibatch size of the encoder phi
     latent_dim: int | None = None  # d, the dimension of the latent space
-    embed_dim: int = 8  # D, the dimension of Embed(L)
+    embed_dim: int = 8  # D, the dimension of Embed(L); 1: L itself, for an ablation
     k: float = 0.5  # weight of the term that centres the circle, Eq. (4)
     lam_1: float | None = None  # lambda_1, multiplier of the diameter constraint, Eq. (5)
     lam_2: float | None = None  # lambda_2, multiplier of the side constraint, Eq. (6)
     epsilon: float = 1e-5  # up to which the slack of a satisfied constraint counts, Eq. (7)
     kappa: float = 10.0  # sharpness of r_PSD, Eq. (8)
+    radius_coef: float = 0.0  # coefficient of the radius bonus (ours; 0: the paper's reward)
     ext_coef: float = 0.0  # coefficient of r_ext; 1 for Figure 9 and for downstream skills
     v_star: float | None = None  # v*, the forward velocity at which r_ext reaches 1
     # Period sampling (Section 3.4, Table 2)
@@ -85,8 +86,7 @@ class Args:
     tau: float = 0.005  # Polyak step of the target critics: 1 - the paper's smoothing coefficient
 
 
-# What the paper sets by robot. NOTE(paper): the first L is not given; 10 is a cycle of 1 s at the
-# 0.05 s a step of Ant and HalfCheetah, 20 one of 0.3 to 0.6 s at the others' 0.008 to 0.015 s.
+# What the paper sets by robot. NOTE(paper): the first L is open; these are cycles of 0.3 to 1 s.
 ROBOTS = {  # T, lambda_1 = lambda_2, d, v*, first L
     "Ant": (200, 5.0, 6, 0.5, 10),
     "HalfCheetah": (200, 5.0, 3, 0.5, 10),
@@ -96,7 +96,7 @@ ROBOTS = {  # T, lambda_1 = lambda_2, d, v*, first L
     "any other": (200, 5.0, 3, 0.5, 10),
 }
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
-MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "ext_coef", "gamma"]
+MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
 FIXED_ON_RESUME = """env_id terminate normalize_obs episode_length episodes_per_epoch buffer_size
     hidden_layers hidden_units latent_dim embed_dim""".split()  # they shape what is stored
 
@@ -131,9 +131,8 @@ def parse_args(argv=None):
         L_min, L_max = line.L_min or L_min, line.L_max or L_max
         checkpoint["state"]["bounds"] = (L_min, L_max, *updated_once)
     for name, value in vars(args).items():
-        if type(value) in (int, float) and not (
-            0 < value < 2**63 or value == 0 and name in MAY_BE_ZERO
-        ):
+        number = type(value) in (int, float)
+        if number and not (0 < value < 2**63 or value == 0 and name in MAY_BE_ZERO):
             fail(f"--{name.replace('_', '-')} cannot be {value}")
     needed = max(args.batch_size, args.phi_batch_size, args.episodes_per_epoch * T)
     if args.buffer_size < needed:
@@ -258,7 +257,7 @@ def embed_period(L, embed_dim):
     """Embed(L): sin(L w_i) for even i and cos(L w_i) for odd i, w_i = 10000^(-2 floor(i/2) / D)."""
     i = torch.arange(embed_dim, device=L.device)
     angle = L[..., None] * 10000.0 ** (-2.0 * (i // 2) / embed_dim)  # (..., D)
-    return torch.where(i % 2 == 0, angle.sin(), angle.cos())
+    return torch.where(i % 2 == 0, angle.sin(), angle.cos()) if embed_dim > 1 else angle
 
 
 class Actor(nn.Module):
@@ -343,6 +342,11 @@ def psd_reward(phi_s, phi_next, L, kappa):
     """Eq. (8): r_PSD = exp(-kappa Delta^2), 1 when a step has the side length of the 2L-gon."""
     delta = distance(phi_next, phi_s) - side_length(L)  # (B,)
     return torch.exp(-kappa * delta**2)
+
+
+def radius_bonus(phi_next, L):
+    """Ours, not the paper's: 2 ||phi_L(s')|| / L, at most 1. See docs/traps.md."""
+    return (2 * phi_next.norm(dim=-1) / L).clamp(max=1.0)
 
 
 def external_reward(velocity, v_star):
@@ -461,6 +465,7 @@ def update(agent, buffer, args, train_phi=True):
         pair = torch.stack([batch.obs, batch.next_obs])  # (2, B, obs_dim)
         phi_s, phi_next = agent.phi(pair, skill.expand(2, -1, -1))
         reward = psd_reward(phi_s, phi_next, L, args.kappa)
+        reward += args.radius_coef * radius_bonus(phi_next, L)
         reward += args.ext_coef * external_reward(batch.velocity, args.v_star)
     step("critic", *critic_loss(agent, batch, skill, reward, alpha, args.gamma))
     pi_loss, pi_metrics = actor_loss(agent, batch, skill, alpha)
@@ -475,8 +480,7 @@ def update(agent, buffer, args, train_phi=True):
 # -------------------------------------------- Rollouts --------------------------------------------
 def rollout(envs, key, actor, skill, state, deterministic=False):
     """An episode in each environment, a batched policy call a step; those that ended are skipped.
-    Resets are seeded by `key` and place, so no environment's state needs saving. The actor sees
-    `skill` (n, skill_dim) and normalised observations, which are also what comes back."""
+    Resets are seeded by `key` and place; observations come back normalised, as the actor's are."""
     mean, std = state["obs_mean"].numpy(), state["obs_std"].numpy()
     seeds = np.random.SeedSequence(key).generate_state(len(envs)).tolist()
     n, T = len(envs), envs[0].spec.max_episode_steps
@@ -509,8 +513,7 @@ def encode(agent, episode, L, args):
 
 
 def period_return(envs, agent, L, state, args):
-    """R_L of Section 3.4: the sum of r_PSD over an episode, averaged; deterministic actions."""
-    # NOTE(paper): an episode that ends early keeps its smaller sum: to fall is to fail.
+    """R_L of Section 3.4: mean sum of r_PSD. NOTE(paper): it is smaller after an early end."""
     n, key = args.adaptive_episodes, (args.seed, state["epoch"], L)
     skill = embed_period(torch.full((n,), L, device=agent.log_alpha.device), args.embed_dim)
     episodes = rollout(envs[:n], key, agent.actor, skill, state, deterministic=True)
@@ -537,9 +540,7 @@ def load_checkpoint(path):
     """Tensors and plain values only: a checkpoint cannot run code."""
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        script, *_ = (
-            checkpoint[k] for k in "script args state agent buffer optimizers rng".split()
-        )
+        script = [checkpoint[k] for k in "script args state agent buffer optimizers rng".split()][0]
     except Exception as error:  # of many types
         reason = "damaged or no checkpoint" if path.is_file() else "missing"
         fail(f"{path} is {reason} ({type(error).__name__})")
@@ -551,9 +552,8 @@ def load_checkpoint(path):
 def restore(checkpoint, agent, buffer):
     """Everything that training changes; learning rates stay as the arguments have them."""
     agent.load_state_dict(checkpoint["agent"])
-    for name, optimizer in agent.optimizers.items():
-        saved = {"state": checkpoint["optimizers"][name]}
-        optimizer.load_state_dict(optimizer.state_dict() | saved)
+    for name, adam in agent.optimizers.items():
+        adam.load_state_dict(adam.state_dict() | {"state": checkpoint["optimizers"][name]})
     for name, value in checkpoint["buffer"].items():
         setattr(buffer, name, value.to(buffer.obs.device) if torch.is_tensor(value) else value)
     torch.set_rng_state(checkpoint["rng"][0])

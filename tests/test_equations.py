@@ -31,6 +31,7 @@ def test_perfect_polygon_has_the_values_of_the_theorem(L, d):
     torch.testing.assert_close(psd.diameter_slack(phi, phi_L, period), 0 * one)
     torch.testing.assert_close(psd.side_slack(phi, phi_next, period), 0 * one)
     torch.testing.assert_close(psd.psd_reward(phi, phi_next, period, kappa=10.0), one)
+    torch.testing.assert_close(psd.radius_bonus(phi_next, period), one)
     loss, _ = psd.encoder_loss(phi, phi_next, phi_L, period, 0.5, 5.0, 5.0, 1e-5)
     assert loss.item() == pytest.approx(-L, abs=1e-9)
     episode = phi.repeat(3, 1)
@@ -63,6 +64,7 @@ def test_embedding_by_hand():
     embedded = psd.embed_period(torch.tensor([1.0, 10.0]), 8)
     torch.testing.assert_close(embedded, torch.tensor(by_hand), atol=2e-6, rtol=0)
     assert psd.embed_period(torch.ones(4, 5), 6).shape == (4, 5, 6)
+    assert psd.embed_period(torch.tensor([3.0, 17.0]), 1).tolist() == [[3.0], [17.0]]  # L itself
 
 
 def slow_objective(phi_s, phi_next, phi_L, L, k, lam_1, lam_2, epsilon):
@@ -118,6 +120,14 @@ def test_gradients_are_finite_where_states_coincide():
     loss, _ = psd.encoder_loss(*phi, torch.full((4,), 5.0), 0.5, 5.0, 5.0, 1e-5)
     (loss + psd.psd_reward(phi[0], phi[1], torch.tensor(5.0), 10.0).sum()).backward()
     assert torch.isfinite(phi.grad).all()
+
+
+def test_radius_bonus_against_plain_numpy():
+    rng = np.random.default_rng(5)
+    phi_next, L = 3 * rng.standard_normal((20, 3)), rng.integers(1, 12, 20).astype(float)
+    expected = np.minimum(2 * np.sqrt((phi_next**2).sum(-1)) / L, 1.0)
+    assert 0 < (expected == 1).sum() < 20  # both sides of the cap are tried
+    np.testing.assert_allclose(psd.radius_bonus(*map(torch.tensor, (phi_next, L))), expected)
 
 
 def test_external_reward_is_capped_above_and_not_below():

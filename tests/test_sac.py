@@ -129,9 +129,9 @@ def test_phi_waits_for_an_episode_as_long_as_L(tiny_args, make_agent_and_buffer)
     assert "losses/phi_loss" not in metrics
 
 
-def test_reward_comes_from_the_new_phi_plus_r_ext(tiny_args, make_agent_and_buffer, monkeypatch):
+def test_reward_comes_from_the_new_phi_plus_bonus_and_r_ext(tiny_args, make_agent_and_buffer, monkeypatch):
     agent, buffer = make_agent_and_buffer(tiny_args)
-    tiny_args.ext_coef, tiny_args.v_star = 2.0, 0.5
+    tiny_args.radius_coef, tiny_args.ext_coef, tiny_args.v_star = 3.0, 2.0, 0.5
     seen = {}
     real_loss = psd.critic_loss
 
@@ -144,8 +144,10 @@ def test_reward_comes_from_the_new_phi_plus_r_ext(tiny_args, make_agent_and_buff
     batch, L = seen["batch"], seen["batch"].skill[:, 0]
     skill = psd.embed_period(L, tiny_args.embed_dim)
     with torch.no_grad():
-        r_psd = psd.psd_reward(agent.phi(batch.obs, skill), agent.phi(batch.next_obs, skill), L, 10)
-    expected = r_psd + 2.0 * (batch.velocity / 0.5).clamp(max=1)
+        phi_next = agent.phi(batch.next_obs, skill)
+        r_psd = psd.psd_reward(agent.phi(batch.obs, skill), phi_next, L, 10)
+    expected = r_psd + 3.0 * (2 * phi_next.norm(dim=-1) / L).clamp(max=1)
+    expected += 2.0 * (batch.velocity / 0.5).clamp(max=1)
     torch.testing.assert_close(seen["reward"], expected)
 
 
