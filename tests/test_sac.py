@@ -129,7 +129,7 @@ def test_phi_waits_for_an_episode_as_long_as_L(tiny_args, make_agent_and_buffer)
     assert "losses/phi_loss" not in metrics
 
 
-def test_reward_comes_from_the_new_phi_plus_bonus_and_r_ext(tiny_args, make_agent_and_buffer, monkeypatch):
+def test_reward_comes_from_new_phi_bonus_and_r_ext(tiny_args, make_agent_and_buffer, monkeypatch):
     agent, buffer = make_agent_and_buffer(tiny_args)
     tiny_args.radius_coef, tiny_args.ext_coef, tiny_args.v_star = 3.0, 2.0, 0.5
     seen = {}
