@@ -85,7 +85,6 @@ ROBOTS = {  # T, v*, discrete skills (0: continuous)
 }
 SKILL_DIM = 2  # of a continuous skill
 MAY_BE_ZERO = ["seed", "num_skills", "epsilon", "ext_coef", "gamma"]
-MIN_SKILLS = 2  # discrete ones: a single one-hot, zero-centred, is 0 / 0
 FIXED_ON_RESUME = """env_id terminate normalize_obs episode_length episodes_per_epoch buffer_size
     hidden_layers hidden_units num_skills""".split()  # they shape what is stored
 
@@ -122,8 +121,6 @@ def parse_args(argv=None):
     needed = max(*batches, args.episodes_per_epoch * args.episode_length)
     if args.buffer_size < needed:
         fail(f"--buffer-size {args.buffer_size} is less than a batch or an epoch: take {needed}")
-    if 0 < args.num_skills < MIN_SKILLS:
-        fail(f"--num-skills {args.num_skills}: {SCRIPT}.py needs {MIN_SKILLS} or more")
     return args, checkpoint
 
 
@@ -284,7 +281,9 @@ class Critic(nn.ModuleList):
 # ---------------------------------------- Skill discovery -----------------------------------------
 def direction(skill, num_skills):
     """z of a skill: a continuous one itself, a one-hot one zero-centred, 1 and -1/(D-1)."""
-    return (skill * num_skills - 1) / (num_skills - 1) if num_skills else skill
+    if not num_skills:
+        return skill
+    return (skill * num_skills - 1) / max(num_skills - 1, 1)  # a single skill has none: 0
 
 
 def metra_reward(phi_s, phi_next, z):
@@ -341,9 +340,9 @@ class Agent(nn.Module):
     def __init__(self, args, obs_dim, action_space, device):
         super().__init__()
         hidden, action_dim = [args.hidden_units] * args.hidden_layers, action_space.shape[0]
-        D = args.num_skills or SKILL_DIM
-        sizes = (obs_dim + D, *hidden)
-        self.phi = MLP(obs_dim, *hidden, D)  # as many dimensions as z
+        self.skill_dim = args.num_skills or SKILL_DIM
+        sizes = (obs_dim + self.skill_dim, *hidden)
+        self.phi = MLP(obs_dim, *hidden, self.skill_dim)  # as many dimensions as z
         self.log_lam = nn.Parameter(torch.tensor(args.lam).log())
         self.actor = Actor(*sizes, action_low=action_space.low, action_high=action_space.high)
         self.critic = Critic(sizes[0] + action_dim, *hidden, 1)
@@ -493,11 +492,12 @@ def main(argv=None):
         print(f"{SCRIPT}.py: there is no CUDA device, training on the CPU", file=sys.stderr)
     torch.set_num_threads(args.num_threads)
     torch.manual_seed(args.seed)
-    n, T, D = args.episodes_per_epoch, args.episode_length, args.num_skills or SKILL_DIM
+    n, T = args.episodes_per_epoch, args.episode_length
     envs = [make_env(args) for _ in range(n)]
     obs_dim, action_space = envs[0].observation_space.shape[0], envs[0].action_space
     agent = Agent(args, obs_dim, action_space, device)
-    buffer = ReplayBuffer(args.buffer_size, T, obs_dim, action_space.shape[0], D, device)
+    sizes = (obs_dim, action_space.shape[0], agent.skill_dim)
+    buffer = ReplayBuffer(args.buffer_size, T, *sizes, device)
     run_name = args.run_name or f"{args.env_id}__{SCRIPT}__{args.seed}__{int(time.time())}"
     run_dir = Path(args.resume or f"runs/{run_name}")
     statistics = observation_statistics(envs[0], args)

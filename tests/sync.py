@@ -4,8 +4,9 @@
     python tests/sync.py Actor rollout      write the reference's text of these into the others
 
 A block is a top-level function, class or assignment. Its reference is psd.py's or, where psd.py has
-none, that of the first of SCRIPTS that has one; for the baselines' own version of a block of psd.py
-it is METRA's. tests/test_drift.py is the judge.
+none, that of the first of SCRIPTS that has one. Scripts that are excepted from it for the same
+reason have to agree with each other, and so have a reference of their own, again the first.
+tests/test_drift.py is the judge.
 """
 
 import ast
@@ -18,21 +19,40 @@ REPO = Path(__file__).resolve().parent.parent
 BASELINES = [f"baselines/{name}.py" for name in ["metra", "csd", "diayn", "dads"]]
 SCRIPTS = ["psd.py", *BASELINES, "psd_pixel.py", "psd_metra.py", "downstream_ppo.py"]
 
-# block: why the baselines, which agree on it, cannot have psd.py's
-BASELINE_BLOCKS = {
-    "ROBOTS": "skills instead of periods, and no lambda or d by robot",
-    "MAY_BE_ZERO": "their own arguments",
-    "FIXED_ON_RESUME": "the number of skills shapes the networks, not d or D",
-    "parse_args": "no bounds of L to check",
-    "Agent": "their own models",
-    "update": "their own losses",
-    "main": "skills are drawn from a fixed prior, and there is no L to log by",
-}
-
-# (script, block): why its text differs from the reference's. A stale entry fails the test.
+# (script, block): why its text differs from the reference's. One reason, one text; a stale entry
+# fails the test.
 EXCEPTIONS = {
-    ("baselines/metra.py", "make_env"): "phi sees the global position",
+    (script, name): reason
+    for name, reason in {
+        "FIXED_ON_RESUME": "the number of skills shapes the networks, not d or D",
+        "parse_args": "there are no bounds of L to check",
+        "main": "skills come from a fixed prior, and there is no L to adapt or to log by",
+    }.items()
+    for script in BASELINES
+}
+EXCEPTIONS |= {
+    (script, name): f"{script} has its own {what}"
+    for name, what in {"Agent": "models", "update": "losses", "intrinsic_reward": "reward"}.items()
+    for script in BASELINES
+    if (script, name) != ("baselines/metra.py", "intrinsic_reward")  # the first to have one
+}
+MIXED, DISCRETE, POSITION = "2-D or 16 skills by robot", "16 skills", "phi sees the global position"
+EXCEPTIONS |= {
+    ("baselines/metra.py", "ROBOTS"): MIXED,
+    ("baselines/csd.py", "ROBOTS"): DISCRETE,
+    ("baselines/diayn.py", "ROBOTS"): DISCRETE,
+    ("baselines/dads.py", "ROBOTS"): MIXED,
+    ("baselines/metra.py", "make_env"): POSITION,
+    ("baselines/csd.py", "make_env"): POSITION,
+    ("baselines/metra.py", "MAY_BE_ZERO"): "its arguments: a constraint, and skills",
+    ("baselines/csd.py", "MAY_BE_ZERO"): "its arguments: a constraint, and skills",
+    ("baselines/diayn.py", "MAY_BE_ZERO"): "its arguments: one skill at least",
+    ("baselines/dads.py", "MAY_BE_ZERO"): "its arguments: skills",
     ("baselines/metra.py", "Args.epsilon"): "psd.py's names Eq. (7)",
+    ("baselines/csd.py", "Args.epsilon"): "psd.py's names Eq. (7)",
+    ("baselines/diayn.py", "Args.num_skills"): "none is continuous, and 1 means SAC",
+    ("baselines/diayn.py", "sample_skills"): "none is continuous",
+    ("baselines/dads.py", "sample_skills"): "continuous ones are uniform over a square",
 }
 
 
@@ -82,39 +102,34 @@ def read(folder):
     return scripts
 
 
-def reference_of(script, name, scripts):
-    """The script whose text of a block is to be copied."""
-    skip_psd = script in BASELINES and name in BASELINE_BLOCKS
-    return next(s for s in scripts if name in scripts[s] and not (s == "psd.py" and skip_psd))
+def reference_of(script, name, scripts, exceptions):
+    """The script whose text of a block is to be copied: the first with the same reason, or none."""
+    reason = exceptions.get((script, name))
+    return next(s for s in scripts if name in scripts[s] and exceptions.get((s, name)) == reason)
 
 
 def drift(folder=REPO, exceptions=EXCEPTIONS):
     """One line for each block or field that differs from its reference, and for each exception
     that is stale."""
-    scripts, found, used = read(folder), [], set()
+    scripts, found, needed = read(folder), [], set()
     for script, own in scripts.items():
         for name, text in own.items():
-            reference = reference_of(script, name, scripts)
+            reference = reference_of(script, name, scripts, exceptions)
             if text != scripts[reference][name]:
-                used.add((script, name))
-                if (script, name) not in exceptions:
-                    kind = " in type or help" if name.startswith("Args.") else ""
-                    found.append(f"{script}: {name} differs{kind} from {reference}'s")
-    stale = [f"{s}: the exception for {n} is stale" for s, n in exceptions.keys() - used]
-    for name in BASELINE_BLOCKS:
-        for own in (scripts[s] for s in BASELINES if s in scripts):
-            if own.get(name) == scripts["psd.py"][name]:
-                stale.append(f"baselines: {name} is psd.py's after all")
+                kind = " in type or help" if name.startswith("Args.") else ""
+                found.append(f"{script}: {name} differs{kind} from {reference}'s")
+            plain = [s for s in scripts if name in scripts[s] and (s, name) not in exceptions]
+            if plain and text != scripts[plain[0]][name]:
+                needed.add((script, name))
+    stale = [f"{s}: the exception for {n} is stale" for s, n in exceptions.keys() - needed]
     return sorted(found) + sorted(stale)
 
 
-def copy_block(name, folder=REPO):
+def copy_block(name, folder=REPO, exceptions=EXCEPTIONS):
     """Writes the reference's text of a block into every other script that has one of that name."""
     changed, scripts = [], read(folder)
-    for script in scripts:
-        if name not in scripts[script] or (script, name) in EXCEPTIONS:
-            continue
-        text = scripts[reference_of(script, name, scripts)][name]
+    for script in (s for s in scripts if name in scripts[s]):
+        text = scripts[reference_of(script, name, scripts, exceptions)][name]
         if scripts[script][name] != text:
             first, last, _ = blocks(folder / script)[name]
             lines = (folder / script).read_text().splitlines(keepends=True)
