@@ -3,10 +3,12 @@
     python evaluate.py runs/NAME                      # table, and evaluation.json beside the model
     python evaluate.py runs/NAME --periods 5 8 11     # these L only
     python evaluate.py runs/NAME --video              # and an mp4 for each L
+    python evaluate.py runs/NAME --random-actions     # a control: its environment, random actions
 
 Neither r_PSD nor the latent distances tell that a skill works: a state that goes round too fast, or
 an encoder that winds several times round the circle for one cycle of the state, has both. So the
-period is measured on the state itself (`state_period`). docs/evaluate.md defines every number.
+period is measured on the state itself (`state_period`). The baselines have skills z and no L: the
+same measures, and no verdict. docs/evaluate.md defines every number.
 """
 
 import dataclasses
@@ -48,13 +50,14 @@ RunPath = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 @dataclass
 class Args:
     run: RunPath  # run folder, or any folder or file with a model.pt
-    out: str | None = None  # the JSON to write (None: evaluation.json beside the model)
+    out: str | None = None  # the JSON to write (None: evaluation.json or random.json, by the model)
     periods: tuple[int, ...] = ()  # values of L (none: the trained ones, and 16 over their range)
-    episodes: int = 5  # rollouts for each L
+    episodes: int = 5  # rollouts for each L, or skill
     seed: int = 0  # of the evaluation alone: the same seed gives the same JSON
     device: str = "cpu"  # where the networks run, as torch names it
     switch_steps: int | None = None  # steps between two L in the rollout that switches (None: 6 L)
-    video: bool = False  # an mp4 for each L beside the JSON, in videos/
+    random_actions: bool = False  # uniform random actions instead of the run's: 16 "skills" of them
+    video: bool = False  # an mp4 for each L or skill beside the JSON, in videos/
 
 
 def fail(message):  # in one line, with a non-zero exit
@@ -349,19 +352,16 @@ def distances(latents, L, optimum, lag, rng, sample=1000, bins=60):
     }
 
 
-def measure(script, args, state, agent, L, options, statistics):
-    """Everything about one L: a row of the table, and what the figures need. The states of the
-    episode to draw come back beside it: the first that has the period reported, or the first."""
-    T, n, device = args.episode_length, options.episodes, agent.log_alpha.device
-    envs = [script.make_env(args, max_steps=record_length(T, L)) for _ in range(n)]
+def measure_state(script, args, state, actor, skill, steps, key, lag, statistics):
+    """What every method is measured by, of one skill (n, D) in n rollouts of `steps` steps: a row;
+    the period; the states of the episode to draw, the first that has this period, or the first;
+    and all episodes. `lag` is where the state should be back (None: at its own period)."""
+    T = args.episode_length
+    envs = [script.make_env(args, max_steps=steps) for _ in skill]
     skip = num_global(envs[0])
-    skill = script.embed_period(torch.full((n,), float(L), device=device), args.embed_dim)
-    key = (STREAM, options.seed, L)
-    episodes = script.rollout(envs, key, agent.actor, skill, state, deterministic=True)
+    episodes = script.rollout(envs, key, actor, skill, state, deterministic=True)
     for env in envs:
         env.close()
-
-    # The state
     states = [physical_states(episode, state, skip) for episode in episodes]
     starts = [min(T, len(s)) // 4 for s in states]  # of a short episode, its own quarter
     mean, std = (statistics[k].numpy()[skip:] for k in ("obs_mean", "obs_std"))
@@ -370,10 +370,37 @@ def measure(script, args, state, agent, L, options, statistics):
     period = common_period([p for p, _ in found])
     agree = [p and period and abs(p / period - 1) <= VERDICTS["close"] for p, _ in found]
     drawn = agree.index(True) if period else 0
-    returns = [e for e in (return_error(record, 2 * L) for record in records) if e is not None]
+    lag = lag or (round(period) if period else None)
+    returns = [return_error(record, lag) for record in records] if lag else []
+    returns = [e for e in returns if e is not None]
     amplitude, peaks = spectrum(records[drawn])
     pooled = amplitude[: len(amplitude) // 512 * 512].reshape(512, -1).max(axis=1)
     speed = np.concatenate([episode.velocity[:T] for episode in episodes])
+    row = {
+        "period": numbers(period, 6),
+        "peak": numbers(np.median([peak for _, peak in found])),
+        "periods": numbers([p for p, _ in found], 6),
+        "agree": sum(map(bool, agree)),
+        "episode": drawn,
+        "return_error": numbers(np.mean(returns) if returns else None),
+        "speed": numbers(speed.mean()) if speed.any() else None,
+        "episode_length": float(np.mean([min(len(s) - 1, T) for s in states])),
+        "record_length": float(np.mean([len(record) for record in records])),
+        "dominant": [{"frequency": numbers(f), "amplitude": numbers(a)} for f, a in peaks],
+        "spectrum": numbers(pooled, 3),
+    }
+    return row, period, states[drawn], episodes
+
+
+def measure(script, args, state, agent, L, options, statistics):
+    """Everything about one L: a row of the table, and what the figures need. The states of the
+    episode to draw come back beside it."""
+    T, n, device = args.episode_length, options.episodes, agent.log_alpha.device
+    skill = script.embed_period(torch.full((n,), float(L), device=device), args.embed_dim)
+    key, steps = (STREAM, options.seed, L), record_length(T, L)
+    row, period, states, episodes = measure_state(
+        script, args, state, agent.actor, skill, steps, key, 2 * L, statistics
+    )
 
     # The latent circle, over the first T steps
     latents = [script.encode(agent, episode, L, args).cpu().numpy() for episode in episodes]
@@ -383,28 +410,49 @@ def measure(script, args, state, agent, L, options, statistics):
     rng = np.random.default_rng(key)
     side = script.side_length(torch.tensor(float(L))).item()
     head = [z.numpy() for z in first]
-    row = {
-        "L": L,
-        "period": numbers(period, 6),
+    circle = {
         "period_error": numbers(period / (2 * L) - 1, 6) if period else None,
         "verdict": verdict(period, L),
-        "peak": numbers(np.median([peak for _, peak in found])),
-        "periods": numbers([p for p, _ in found], 6),
-        "agree": sum(map(bool, agree)),
-        "episode": drawn,
-        "return_error": numbers(np.mean(returns) if returns else None),
         "r_psd": numbers(np.mean(r_psd), 6),
         "one_step": distances(head, L, side, 1, rng),
         "L_step": distances(head, L, float(L), L, rng),
         "radius": numbers(np.mean([m["radius"] for m in latent]), 6),
-        "speed": numbers(speed.mean()) if speed.any() else None,
-        "episode_length": float(np.mean([min(len(s) - 1, T) for s in states])),
-        "record_length": float(np.mean([len(record) for record in records])),
-        "dominant": [{"frequency": numbers(f), "amplitude": numbers(a)} for f, a in peaks],
-        "spectrum": numbers(pooled, 3),
-        "latents": numbers(latents[drawn][-6 * L - 1 :]),  # the end: the start may be a transient
+        # the end: the start may be a transient
+        "latents": numbers(latents[row["episode"]][-6 * L - 1 :]),
     }
-    return row, states[drawn]
+    return {"L": L} | row | circle, states
+
+
+class RandomActions:
+    """An actor for `rollout` that takes uniform actions, whatever the state and the skill."""
+
+    def __init__(self, actor, seed):
+        self.actor = actor
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def act(self, obs, skill, deterministic):
+        scale, bias = self.actor.action_scale.cpu(), self.actor.action_bias.cpu()
+        uniform = 2 * torch.rand(len(obs), len(scale), generator=self.generator) - 1
+        return uniform * scale + bias
+
+
+def evaluation_skills(args, count=16):
+    """The skills of a baseline: all discrete ones, or directions spread evenly; (count, D)."""
+    if args.num_skills:
+        return torch.eye(args.num_skills)
+    angle = torch.arange(count) * (2 * torch.pi / count)
+    return torch.stack([angle.cos(), angle.sin()], dim=1)
+
+
+def skill_rollouts(script, args, agent, options):
+    """For each skill of a baseline, or of random actions: actor, the skill n times, and the key."""
+    device, n = agent.log_alpha.device, options.episodes
+    skills = torch.zeros(16, 1) if options.random_actions else evaluation_skills(args)
+    for i, z in enumerate(skills):
+        key = (STREAM, options.seed, i)
+        seed = int(np.random.SeedSequence(key).generate_state(1)[0])
+        actor = RandomActions(agent.actor, seed) if options.random_actions else agent.actor
+        yield actor, z.expand(n, -1).to(device), key
 
 
 def shown_dimensions(rows, states, names, statistics, skip, count=3):
@@ -412,9 +460,9 @@ def shown_dimensions(rows, states, names, statistics, skip, count=3):
     visibly; positions and angles rather than velocities."""
     std, score = statistics["obs_std"].numpy()[skip:], np.zeros(len(names))
     for row, s in zip(rows, states):
-        lag = round(row["period"] or 2 * row["L"])
+        lag = round(row["period"] or 2 * row.get("L", 0))
         x = s[len(s) // 4 :]
-        if not row["trained"] or len(x) < 2 * lag:
+        if not row.get("trained", True) or not 0 < 2 * lag <= len(x):
             continue
         for i in range(len(names)):
             single = standardize(x[:, i : i + 1])
@@ -488,11 +536,20 @@ def summarize(rows):
     }
 
 
-def evaluate(options):
-    """The content of the JSON, for `options` as on the command line. Writes nothing."""
-    path = find_model(options.run)
-    script, args, state, agent = load(path, options.device)
-    needed = "make_env rollout encode embed_period latent_statistics side_length candidate_periods"
+def summarize_skills(rows):
+    """How many skills have a period at all, and what periods there are."""
+    dominant = [1 / row["dominant"][0]["frequency"] for row in rows if row["dominant"]]
+    return {
+        "skills": len(rows),
+        "with_period": sum(row["period"] is not None for row in rows),
+        "state_period": spread([row["period"] for row in rows]),
+        "dominant_period": spread(dominant),
+    }
+
+
+def evaluate_periods(script, args, state, agent, options, statistics):
+    """Each L of psd.py: rows, the states of each, and what else the JSON says of them."""
+    needed = "encode latent_statistics side_length candidate_periods"
     lacking = [name for name in needed.split() if not hasattr(script, name)]
     if lacking:
         fail(f"{script.__name__}.py has no {lacking[0]}: evaluate.py cannot measure it")
@@ -502,6 +559,46 @@ def evaluate(options):
     for L in periods:
         if not 1 <= L <= T:
             fail(f"L = {L} is not from 1 to the episode length, {T}")
+    rows, states = [], []
+    for L in tqdm(periods, "evaluate", unit="L", disable=None):
+        row, first = measure(script, args, state, agent, L, options, statistics)
+        rows.append({**row, "trained": L in trained})
+        states.append(first)
+    own = [row["L"] for row in rows if row["trained"]] or periods
+    switch, switched = switching_rollout(script, args, state, agent, own, options)
+    more = {"bounds": [L_min, L_max], "switch": switch, "summary": summarize(rows)}
+    return rows, states, switched, more
+
+
+def evaluate_skills(script, args, state, agent, options, statistics):
+    """Each skill of a baseline, or random actions, likewise."""
+    if not (options.random_actions or hasattr(script, "sample_skills")):
+        fail(f"{script.__name__}.py has neither L nor z: evaluate.py cannot measure it")
+    if options.periods or options.switch_steps:
+        what = "random actions have" if options.random_actions else f"{script.__name__}.py has"
+        fail(f"{what} no L: leave --periods and --switch-steps out")
+    rows, states = [], []
+    rollouts = list(skill_rollouts(script, args, agent, options))
+    for actor, skill, key in tqdm(rollouts, "evaluate", unit="skill", disable=None):
+        # T steps and no more: beyond them a global position is one that was never seen
+        rest = (args.episode_length, key, None, statistics)
+        row, _, first, _ = measure_state(script, args, state, actor, skill, *rest)
+        z = None if options.random_actions else numbers(skill[0].tolist())
+        rows.append({"skill": len(rows), "z": z} | row)
+        states.append(first)
+    actions = "random" if options.random_actions else "policy"
+    return (
+        rows,
+        states,
+        None,
+        {"actions": actions, "switch": None, "summary": summarize_skills(rows)},
+    )
+
+
+def evaluate(options):
+    """The content of the JSON, for `options` as on the command line. Writes nothing."""
+    path = find_model(options.run)
+    script, args, state, agent = load(path, options.device)
     steps = 1 if options.switch_steps is None else options.switch_steps
     if min(options.episodes, steps) < 1 or options.seed < 0:
         fail("--episodes and --switch-steps start at 1, --seed at 0")
@@ -512,17 +609,14 @@ def evaluate(options):
     plain = dataclasses.replace(args, normalize_obs=True, seed=options.seed, ext_coef=0.0)
     statistics = script.observation_statistics(env, plain)  # of random actions
 
-    rows, states = [], []
-    for L in tqdm(periods, "evaluate", unit="L", disable=None):
-        row, first = measure(script, args, state, agent, L, options, statistics)
-        rows.append({**row, "trained": L in trained})
-        states.append(first)
+    by_period = hasattr(script, "embed_period") and not options.random_actions
+    measure_all = evaluate_periods if by_period else evaluate_skills
+    rows, states, switched, more = measure_all(script, args, state, agent, options, statistics)
     shown = shown_dimensions(rows, states, names, statistics, skip)
     for row, first in zip(rows, states):
-        row["states"] = numbers(first[: T + 1, shown].T)
-    own = [row["L"] for row in rows if row["trained"]] or periods
-    switch, switched = switching_rollout(script, args, state, agent, own, options)
-    switch["states"] = numbers(switched[:, shown].T)
+        row["states"] = numbers(first[: args.episode_length + 1, shown].T)
+    if switched is not None:
+        more["switch"]["states"] = numbers(switched[:, shown].T)
     dt = getattr(env.unwrapped, "dt", None)
     env.close()
     modules = {"torch": torch, "gymnasium": gym, "numpy": np, "mujoco": sys.modules.get("mujoco")}
@@ -539,14 +633,11 @@ def evaluate(options):
         "epoch": state["epoch"],
         "global_step": state["global_step"],
         "args": dataclasses.asdict(args),
-        "T": T,
+        "T": args.episode_length,
         "dt": numbers(dt, 6),
-        "bounds": [L_min, L_max],
         "dimensions": [{"name": names[i][0], "unit": names[i][1]} for i in shown],
         "skills": rows,
-        "switch": switch,
-        "summary": summarize(rows),
-    }
+    } | more
 
 
 # --------------------------------------------- Video ----------------------------------------------
@@ -616,17 +707,25 @@ def latent_phase(latents):
 
 
 def write_video(path, script, args, state, agent, row, options):
-    """An mp4 of the episode of L that is drawn, with L, step and latent phase on each frame."""
+    """An mp4 of the episode of a skill that is drawn, with step and latent phase on each frame."""
     import cv2
     import imageio_ffmpeg
 
-    L, n = row["L"], row["episode"] + 1  # the episodes before it come with its seed
+    n = row["episode"] + 1  # the episodes before it come with its seed
     env = Filmed(make_filmed_env(script, args))
     envs = [script.make_env(args) for _ in range(n - 1)] + [env]
-    period = torch.full((n,), float(L), device=agent.log_alpha.device)
-    skill, key = script.embed_period(period, args.embed_dim), (STREAM, options.seed, L)
-    *_, episode = script.rollout(envs, key, agent.actor, skill, state, deterministic=True)
-    phase = latent_phase(script.encode(agent, episode, L, args).cpu().numpy())
+    if "L" in row:
+        L, actor, device = row["L"], agent.actor, agent.log_alpha.device
+        skill = script.embed_period(torch.full((n,), float(L), device=device), args.embed_dim)
+        key, name = (STREAM, options.seed, L), f"L = {L}"
+    else:
+        rollouts = list(skill_rollouts(script, args, agent, options))
+        actor, skill, key = rollouts[row["skill"]]
+        skill, name = skill[:n], f"skill {row['skill']}"
+    *_, episode = script.rollout(envs, key, actor, skill, state, deterministic=True)
+    phase = None
+    if "L" in row:
+        phase = latent_phase(script.encode(agent, episode, L, args).cpu().numpy())
     height, width = (side // 2 * 2 for side in env.frames[0].shape[:2])  # H.264 needs even sides
     fps = min(1 / (getattr(env.unwrapped, "dt", None) or 0.05), 60.0)
     temporary = path.with_suffix(".tmp.mp4")
@@ -637,15 +736,17 @@ def write_video(path, script, args, state, agent, row, options):
     writer.send(None)
     for t, frame in enumerate(env.frames):
         frame = np.ascontiguousarray(frame[:height, :width])
-        text = f"L = {L}   step {t}   phase {np.degrees(phase[t]):3.0f} deg"
+        text = f"{name}   step {t}"
+        text += "" if phase is None else f"   phase {np.degrees(phase[t]):3.0f} deg"
         cv2.rectangle(frame, (0, 0), (300, 32), (0, 0, 0), -1)
         cv2.putText(frame, text, (10, 22), 0, 0.55, (255, 255, 255), 1, cv2.LINE_AA)
-        centre, radius = (width - 40, 40), 24
-        hand = (np.cos(phase[t]), -np.sin(phase[t]))
-        tip = tuple(int(c + radius * h) for c, h in zip(centre, hand))
-        cv2.circle(frame, centre, radius, (255, 255, 255), 2, cv2.LINE_AA)
-        cv2.line(frame, centre, tip, (255, 255, 255), 1, cv2.LINE_AA)
-        cv2.circle(frame, tip, 6, (213, 94, 0), -1, cv2.LINE_AA)
+        if phase is not None:
+            centre, radius = (width - 40, 40), 24
+            hand = (np.cos(phase[t]), -np.sin(phase[t]))
+            tip = tuple(int(c + radius * h) for c, h in zip(centre, hand))
+            cv2.circle(frame, centre, radius, (255, 255, 255), 2, cv2.LINE_AA)
+            cv2.line(frame, centre, tip, (255, 255, 255), 1, cv2.LINE_AA)
+            cv2.circle(frame, tip, 6, (213, 94, 0), -1, cv2.LINE_AA)
         writer.send(frame)
     writer.close()
     env.close()
@@ -653,8 +754,31 @@ def write_video(path, script, args, state, agent, row, options):
 
 
 # --------------------------------------------- Output ---------------------------------------------
+def skill_table(result):
+    """The rows of a method without L: what periods there are, and nothing to hold them against."""
+    lines = ["skill period strongest peak return speed length agree".split()]
+    for row in result["skills"]:
+        strongest = 1 / row["dominant"][0]["frequency"] if row["dominant"] else None
+        line = [str(row["skill"]), "none" if row["period"] is None else f"{row['period']:.1f}"]
+        line.append("" if strongest is None else f"{strongest:.1f}")
+        for value in (row["peak"], row["return_error"], row["speed"]):
+            line.append("" if value is None else f"{value:.2f}")
+        line += [f"{row['episode_length']:.0f}", f"{row['agree']}/{result['episodes']}"]
+        lines.append(line)
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    text = ["  ".join(cell.rjust(w) for cell, w in zip(line, widths)) for line in lines]
+    s, found = result["summary"], result["summary"]["state_period"]
+    count = f"{s['with_period']} of {s['skills']} have a period"
+    if found["distinct"]:
+        count += f": {found['min']:.1f} to {found['max']:.1f} steps, {found['distinct']} distinct"
+    text.append(count)
+    return "\n".join(text)
+
+
 def table(result, colour=False):
     """The rows that a person reads; a skill with a high reward and a false period stands in red."""
+    if "L" not in result["skills"][0]:
+        return skill_table(result)
     head = "L 2L period error r_PSD 1-step L-step radius return agree verdict".split()
     lines = [["", *head]]
     percent = "{:+.1f} %".format
@@ -694,7 +818,8 @@ def main(argv=None):
     options = tyro.cli(Args, args=argv, description=__doc__)
     torch.set_num_threads(1)  # batches of a few states: more threads only wait for each other
     model = find_model(options.run)
-    out = Path(options.out) if options.out else model.with_name("evaluation.json")
+    default = "random.json" if options.random_actions else "evaluation.json"
+    out = Path(options.out) if options.out else model.with_name(default)
     if not out.parent.is_dir():
         fail(f"{out.parent} is missing: there is nowhere to write {out.name}")
     result = evaluate(options)
@@ -703,7 +828,8 @@ def main(argv=None):
         folder = out.parent / "videos"
         folder.mkdir(exist_ok=True)
         for row in tqdm(result["skills"], "video", unit="L", disable=None):
-            path = folder / f"L{row['L']:03d}.mp4"
+            name = f"L{row['L']:03d}" if "L" in row else f"{out.stem}_skill{row['skill']:02d}"
+            path = folder / f"{name}.mp4"
             write_video(path, script, args, state, agent, row, options)
             row["video"] = f"videos/{path.name}"
     write_json(out, result)

@@ -5,7 +5,7 @@
     python plot.py report runs/NAME                   # one self-contained HTML page
 
     fig1   latent circles of several L in one space     fig9   bounds of L over training
-    fig3   spectra and dominant frequencies             fig10  trained L, and L in between
+    fig3   spectra and dominant frequencies, any method fig10  trained L, and L in between
     fig5   states and circles while L switches          fig11  Figure 5 for every robot
     fig6   histograms of 1-step and L-step distances    fig12  their errors, mean over seeds
     demo   circle and state of each L, side by side     report all of a run's figures
@@ -98,17 +98,33 @@ def trained_rows(result, most=6):
 
 
 # ----------------------------------------- Parts of figures ---------------------------------------
+def method_of(result):
+    """What was evaluated, in a few words."""
+    args = result["args"]
+    if result.get("actions") == "random":
+        return "random actions"
+    if result["script"] == "diayn" and args["num_skills"] == 1:
+        return "SAC on $r_{ext}$"  # one skill: nothing to discriminate
+    extras = [("radius_coef", "radius"), ("ext_coef", "$r_{ext}$")]
+    terms = [name for key, name in extras if args.get(key)]
+    return " + ".join([result["script"].upper(), *terms])
+
+
 def name_of(result):
-    return f"{result['env_id']}, {result['script'].upper()}"
+    return f"{result['env_id']}, {method_of(result)}"
+
+
+def has_L(result):
+    return "L" in result["skills"][0]  # the baselines and the controls have not
 
 
 def shade_of(x):
     return plt.get_cmap("viridis")(0.82 * x)  # its lightest colours are lost on paper
 
 
-def colours(rows):
-    """{L: colour}, from dark to light with L."""
-    periods = [row["L"] for row in rows]
+def colours(rows, key="L"):
+    """{L: colour}, from dark to light with L (or another key)."""
+    periods = [row[key] for row in rows]
     low, span = min(periods), max(max(periods) - min(periods), 1)
     return {L: shade_of((L - low) / span) for L in periods}
 
@@ -235,34 +251,61 @@ def fig1(runs):
 @figure
 def fig3(runs):
     """Figure 3: the spectrum of each skill, and its four strongest frequencies as bars."""
-    size = (min(WIDTH, 3.8 * len(runs)), 3.8)
-    fig, axes = plt.subplots(2, len(runs), figsize=size, squeeze=False, sharex="col")
-    for (top, bottom), run in zip(axes.T, runs):
+    count = min(len(runs), 4)  # columns; more runs go below
+    lines, one_env = -(-len(runs) // count), len({run.result["env_id"] for run in runs}) == 1
+    size = (min(WIDTH, 3.8 * count) * (1.3 if count > 2 else 1.0), 3.8 * lines)
+    fig, axes = plt.subplots(2 * lines, count, figsize=size, squeeze=False)
+    right = 0.0  # one axis of frequencies for all: what is fast and slow is seen side by side
+    for run in runs:
         rows = run.result["skills"]
-        shades, bars = colours(rows), []
+        found = [d["frequency"] for row in rows for d in row["dominant"]]
+        found += [1 / row["L"] for row in rows if has_L(run.result)]
+        right = max(right, min(0.5, 1.25 * max(found, default=0.4)))
+    for i in range(lines * count):
+        line, column = divmod(i, count)
+        top, bottom = axes[2 * line : 2 * line + 2, column]
+        if i >= len(runs):
+            top.set_axis_off()
+            bottom.set_axis_off()
+            continue
+        result = runs[i].result
+        rows, key = result["skills"], "L" if has_L(result) else "skill"
+        shades, bars = colours(rows, key), []
         for row in rows:
             amplitude = np.array(row["spectrum"], float)
             frequency = np.linspace(0, 0.5, len(amplitude), endpoint=False)
-            top.plot(frequency, amplitude, color=shades[row["L"]], lw=0.8)
-            bars += [(d["frequency"], d["amplitude"], row["L"]) for d in row["dominant"]]
-        right = min(0.5, 1.25 * max([b[0] for b in bars] + [1 / min(row["L"] for row in rows)]))
-        for f, a, L in sorted(bars, key=lambda bar: -bar[1]):  # short bars in front of tall ones
-            bottom.bar(f, a, width=0.006 * right, color=shades[L], edgecolor="white", lw=0.2)
+            top.plot(frequency, amplitude, color=shades[row[key]], lw=0.8)
+            bars += [(d["frequency"], d["amplitude"], row[key]) for d in row["dominant"]]
+        for f, a, k in sorted(bars, key=lambda bar: -bar[1]):  # short bars in front of tall ones
+            bottom.bar(f, a, width=0.01 * right, color=shades[k], edgecolor="white", lw=0.2)
         for row in rows:
-            if row["trained"]:
+            if key == "L" and row["trained"]:
                 x = 1 / (2 * row["L"])
                 for ax in (top, bottom):
                     ax.axvline(x, color=GREY, lw=0.5, ls=":", zorder=0)
-        top.set(title=name_of(run.result), xlim=(0, right), ylim=(0, None))
-        bottom.set(xlabel="frequency [1/step]; dotted: 1/(2L) of the trained L", ylim=(0, None))
+        tallest = max([b[1] for b in bars] + [max(row["spectrum"]) for row in rows])
+        for ax in (top, bottom):  # a tenth at least: what hardly moves should look like it
+            ax.set(xlim=(0, right), ylim=(0, 1.05 * max(tallest, 0.1)))
+        top.tick_params(labelbottom=False)
+        having = sum(row["period"] is not None for row in rows)
+        distinct = result["summary"]["state_period"]["distinct"]
+        name = method_of(result) if one_env else name_of(result)
+        text = f"{having} of {len(rows)} have a period"
+        top.set_title(f"{name}\n{text}, {distinct} distinct" if having else f"{name}\n{text}")
+        bottom.set_xlabel("frequency [1/step]")
         low, high = min(shades), max(shades)
-        scale = matplotlib.colors.ListedColormap([shade_of(i / 99) for i in range(100)])
+        scale = matplotlib.colors.ListedColormap([shade_of(j / 99) for j in range(100)])
         mappable = plt.cm.ScalarMappable(plt.Normalize(low, max(high, low + 1)), scale)
         bar = fig.colorbar(mappable, ax=[top, bottom], pad=0.02, aspect=40)
-        bar.set_label("period variable L [steps]")
+        name = "L [steps]" if count > 2 else "period variable L [steps]"
+        bar.set_label(name if key == "L" else "skill", labelpad=2)
         bar.ax.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-    axes[0, 0].set_ylabel("spectrum\n[std of random actions]")
-    axes[1, 0].set_ylabel("four strongest\n[std of random actions]")
+        if column == 0:
+            top.set_ylabel("spectrum\n[std of random actions]")
+            bottom.set_ylabel("four strongest\n[std of random actions]")
+    where = f"{runs[0].result['env_id']}: " if one_env else ""
+    dotted = "; dotted: 1/(2L) of the trained L" if any(has_L(r.result) for r in runs) else ""
+    fig.suptitle(f"{where}spectrum of each skill{dotted}", fontsize=9)
     return fig
 
 
@@ -559,6 +602,9 @@ def main(argv=None):
     if not args.runs:
         fail(f"{args.figure} of which run? Give a run folder")
     runs = [read_run(path, needs_json=args.figure != "fig9") for path in args.runs]
+    for path, run in zip(args.runs, runs):
+        if args.figure not in ("fig3", "fig9") and not has_L(run.result):
+            fail(f"{args.figure} is about L, and {path} has skills without: fig3 takes it")
     page = args.figure == "report"
     suffix = ".html" if page else ".png"
     out = Path(args.out) if args.out else runs[0].path / f"{args.figure}{suffix}"
