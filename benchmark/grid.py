@@ -27,6 +27,7 @@ REPO = Path(__file__).resolve().parent.parent
 # Small networks, fast learning rates, normalised observations: a laptop's hour (docs/traps.md)
 CPU = """--normalize-obs --hidden-units 256 --phi-batch-size 256 --phi-lr 1e-3 --sac-lr 3e-4
     --alpha-lr 6e-4"""
+SAC = "--normalize-obs --hidden-units 256 --sac-lr 3e-4 --alpha-lr 6e-4"
 CHEETAH = f"psd.py --env-id HalfCheetah-v4 {CPU} --no-adaptive-sampling --L-min 5 --L-max 20"
 CHEETAH += " --num-periods 16"
 
@@ -66,6 +67,18 @@ GRIDS = {
         first_10_radius="--radius-coef 1",
         first_10_lam_2_2="--lam-2 2",
     ),
+    # Figure 3 beside PSD: the baselines, and SAC on r_ext alone
+    "fig3": {
+        f"{name}_s1": f"baselines/{script} --env-id HalfCheetah-v4 {SAC} {extra} "
+        "--total-epochs 600 --seed 1"
+        for name, script, extra in [
+            ("metra", "metra.py", "--phi-lr 1e-3 --lam-lr 1e-3"),
+            ("diayn", "diayn.py", "--discriminator-lr 1e-3"),
+            ("dads", "dads.py", "--dynamics-lr 1e-3"),
+            ("csd", "csd.py", "--phi-lr 1e-3 --lam-lr 1e-3 --distance-lr 1e-3"),
+            ("sac", "diayn.py", "--num-skills 1 --ext-coef 1"),
+        ]
+    },
     # what a referee asks for, around the recipe
     "ablations": variants(
         f"{CHEETAH} --radius-coef 1",
