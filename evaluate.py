@@ -711,18 +711,18 @@ def write_video(path, script, args, state, agent, row, options):
     import cv2
     import imageio_ffmpeg
 
-    n = row["episode"] + 1  # the episodes before it come with its seed
-    env = Filmed(make_filmed_env(script, args))
-    envs = [script.make_env(args) for _ in range(n - 1)] + [env]
     if "L" in row:
         L, actor, device = row["L"], agent.actor, agent.log_alpha.device
-        skill = script.embed_period(torch.full((n,), float(L), device=device), args.embed_dim)
-        key, name = (STREAM, options.seed, L), f"L = {L}"
+        period = torch.full((options.episodes,), float(L), device=device)
+        skill, key = script.embed_period(period, args.embed_dim), (STREAM, options.seed, L)
+        name = f"L = {L}"
     else:
-        rollouts = list(skill_rollouts(script, args, agent, options))
-        actor, skill, key = rollouts[row["skill"]]
-        skill, name = skill[:n], f"skill {row['skill']}"
-    *_, episode = script.rollout(envs, key, actor, skill, state, deterministic=True)
+        actor, skill, key = list(skill_rollouts(script, args, agent, options))[row["skill"]]
+        name = f"skill {row['skill']}"
+    env, drawn = Filmed(make_filmed_env(script, args)), row["episode"]
+    envs = [script.make_env(args) for _ in skill]  # all of them: one policy call, one random stream
+    envs[drawn] = env
+    episode = script.rollout(envs, key, actor, skill, state, deterministic=True)[drawn]
     phase = None
     if "L" in row:
         phase = latent_phase(script.encode(agent, episode, L, args).cpu().numpy())

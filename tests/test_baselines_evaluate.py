@@ -229,14 +229,20 @@ def test_figures_about_L_refuse_skills_without(runs, tmp_path):
     assert (tmp_path / "a.png").stat().st_size > 10_000
 
 
-def test_video(tmp_path, capsys):
+def test_video(tmp_path, capsys, monkeypatch):
     problem = egl_problem()
     if problem:
         pytest.skip(f"EGL is missing (libegl1, libgl1-mesa-dri): {problem[0]}")
     import imageio.v2 as imageio
 
     run = make_run(tmp_path / "run", "diayn", "HalfCheetah-v4", episode_length=20, num_skills=2)
-    run_main(capsys, run, "--episodes", 1, "--video")
+    script, seen = evaluate.import_script("diayn"), []
+    real = script.rollout
+    monkeypatch.setattr(script, "rollout", lambda *a, **k: seen.append(real(*a, **k)) or seen[-1])
+    run_main(capsys, run, "--episodes", 2, "--video")
+    for measured, filmed in zip(seen[:2], seen[2:]):  # the film is of the episodes measured
+        assert all(np.array_equal(a.obs, b.obs) for a, b in zip(measured, filmed))
+    assert len(seen) == 4
     rows = json.loads((run / "evaluation.json").read_text())["skills"]
     names = [f"videos/evaluation_skill0{i}.mp4" for i in range(2)]
     assert [row["video"] for row in rows] == names

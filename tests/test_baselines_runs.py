@@ -232,8 +232,8 @@ def test_diayn_tells_eight_skills_apart():
 
 
 def test_dads_foresees_what_each_skill_does():
-    """Two skills: with a std of 1, in units of the std over all skills, more cannot be told apart
-    with certainty in two dimensions."""
+    """Two skills: with a std of 1, in units of the std over all skills, more of them overlap in two
+    dimensions (docs/dads.md)."""
     flags = "--env-id TestRoom-v0 --num-skills 2 --dynamics-lr 1e-3 --total-epochs 50"
     agent, args, state = learn(dads, flags)
     obs = roll_out(dads, agent, args, state, torch.eye(2))
