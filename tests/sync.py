@@ -54,6 +54,19 @@ EXCEPTIONS |= {
     ("baselines/diayn.py", "sample_skills"): "none is continuous",
     ("baselines/dads.py", "sample_skills"): "continuous ones are uniform over a square",
 }
+EXCEPTIONS |= {
+    ("downstream_ppo.py", name): reason
+    for name, reason in {
+        "FIXED_ON_RESUME": "another task, or other skills, would be another run",
+        "MAY_BE_ZERO": "its arguments: PPO's",
+        "parse_args": "there are tasks and skills to check, and no values by robot",
+        "update": "PPO",
+        "save_checkpoint": "no replay buffer, and the frozen skills beside the agent",
+        "load_checkpoint": "no replay buffer, and the frozen skills beside the agent",
+        "restore": "no replay buffer, and one optimiser",
+        "main": "PPO over frozen skills, or a control, and then its evaluation",
+    }.items()
+}
 
 
 def blocks(path):

@@ -8,6 +8,11 @@ from conftest import REPO
 from sync import BASELINES, EXCEPTIONS, SCRIPTS, copy_block, drift, fields
 
 PRESENT = [script for script in SCRIPTS if (REPO / script).exists()]
+# downstream_ppo.py discovers no skills: PPO, which has no replay buffer, learns to choose them
+OWN_BANNERS = {
+    "downstream_ppo.py": """Arguments, Environment, Networks, Frozen skills,
+        Proximal policy optimisation, Rollouts, Checkpoint, Main"""
+}
 
 
 def test_no_drift():
@@ -105,7 +110,8 @@ def test_scripts_stand_alone_and_have_the_same_banners(script):
             assert not {name.split(".")[0] for name in names} & modules
     banners = re.findall(r"^# -{5,} (.+?) -{5,}$", source, re.MULTILINE)
     reference = re.findall(r"^# -{5,} (.+?) -{5,}$", (REPO / "psd.py").read_text(), re.MULTILINE)
-    assert banners == reference
+    own = [name.strip() for name in OWN_BANNERS.get(script, "").split(",")]
+    assert banners == (own if script in OWN_BANNERS else reference)
     assert len(source.splitlines()) <= 650 or script != "psd.py"
 
 
