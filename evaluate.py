@@ -565,7 +565,9 @@ def evaluate_periods(script, args, state, agent, options, statistics):
         rows.append({**row, "trained": L in trained})
         states.append(first)
     own = [row["L"] for row in rows if row["trained"]] or periods
-    switch, switched = switching_rollout(script, args, state, agent, own, options)
+    few = np.unique(np.round(np.linspace(0, len(own) - 1, 6)).astype(int))  # of more, six are shown
+    shown = [own[i] for i in few]
+    switch, switched = switching_rollout(script, args, state, agent, shown, options)
     more = {"bounds": [L_min, L_max], "switch": switch, "summary": summarize(rows)}
     return rows, states, switched, more
 

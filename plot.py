@@ -8,7 +8,9 @@
     fig3   spectra and dominant frequencies, any method fig10  trained L, and L in between
     fig5   states and circles while L switches          fig11  Figure 5 for every robot
     fig6   histograms of 1-step and L-step distances    fig12  their errors, mean over seeds
-    demo   circle and state of each L, side by side     report all of a run's figures
+    demo   circle and state of each L, side by side     periods measured period against L
+    report all of a run's figures
+    table1 downstream returns beside the paper's, from results/table1.json
 
 A figure is one function from runs to a matplotlib Figure, registered by `@figure`. A run: a folder
 that holds evaluation.json, or the JSON file itself.
@@ -455,6 +457,39 @@ def fig12(runs):
 
 
 @figure
+def periods(runs):
+    """The judge's verdict at a glance: measured period of the state against L, for several runs."""
+    fig, ax = plt.subplots(figsize=(0.62 * WIDTH, 3.4))
+    top, longest = 0.0, max(row["L"] for run in runs for row in run.result["skills"])
+    line = np.array([0, 1.1 * longest])
+    ax.fill_between(line, 1.9 * line, 2.1 * line, color=GREY, alpha=0.2, lw=0, label="2L ± 5 %")
+    for factor, name in [(2 / 3, "2L/3"), (2 / 5, "2L/5"), (4, "4L"), (6, "6L")]:
+        ax.plot(line, factor * line, color=GREY, lw=0.5, ls=":", zorder=0)
+        ax.annotate(name, (longest, factor * longest), color=GREY, annotation_clip=True)
+    markers = "os^Dv<>P"
+    for i, run in enumerate(runs):
+        result, shade = run.result, plt.get_cmap("tab10")(i % 10)
+        rows = [(row["L"], row["period"]) for row in result["skills"]]
+        good = sum(row["verdict"] == "true" for row in result["skills"])
+        label = f"{method_of(result)}, seed {result['args']['seed']}: {good} of {len(rows)} true"
+        found = np.array([(L, period) for L, period in rows if period is not None]).reshape(-1, 2)
+        ax.scatter(*found.T, s=16, color=shade, marker=markers[i % 8], label=label, zorder=3)
+        lost = [L for L, period in rows if period is None]
+        if lost:  # below the axis: no period at all
+            at = np.full(len(lost), -0.03 - 0.03 * i)
+            kwargs = {"transform": ax.get_xaxis_transform(), "clip_on": False}
+            ax.scatter(lost, at, s=12, color=shade, marker="x", lw=0.8, **kwargs)
+        top = max(top, 2 * longest, *found[:, 1]) if len(found) else max(top, 2 * longest)
+    ax.set(xlim=(0, 1.1 * longest), ylim=(0, 1.1 * top), ylabel="measured period [steps]")
+    ax.set_xlabel("period variable L [steps]; crosses below the axis: no period", labelpad=6)
+    ax.tick_params(axis="x", pad=4 + 5 * len(runs))
+    ax.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+    ax.set_title(", ".join(sorted({run.result["env_id"] for run in runs})))
+    ax.legend(loc="upper left")
+    return fig
+
+
+@figure
 def demo(runs):
     """The latent circle of each trained L beside the state that goes with it."""
     (run,) = runs if len(runs) == 1 else fail("demo takes one run")
@@ -582,6 +617,55 @@ def report(run):
     return PAGE.format(title=html.escape(f"{result['run']}: report"), body="\n".join(body))
 
 
+# -------------------------------------------- Table 1 ---------------------------------------------
+METHODS = {  # as results/table1.json names them: columns of the table
+    "diayn": "DIAYN", "dads": "DADS", "csd": "CSD", "metra": "METRA", "psd": "PSD",
+    "psd_radius": "PSD, radius bonus", "sac": "SAC, r_ext alone",
+}  # fmt: skip
+ROWS = {"learned": "ours, PPO", "fixed": "ours, best single skill", "random": "ours, random skills"}
+PAPER_TABLE_1 = {  # mean ± spread over 10 seeds of DIAYN, DADS, CSD, METRA and PSD, as printed
+    "HalfCheetahHurdle-v0": "0.6 ± 0.5, 0.9 ± 0.3, 0.8 ± 0.6, 1.9 ± 0.8, 3.8 ± 2.0",
+    "Walker2dHurdle-v0": "2.6 ± 0.5, 1.9 ± 0.3, 4.1 ± 1.3, 3.1 ± 0.5, 5.4 ± 1.4",
+    "HalfCheetahFriction-v0": "13.2 ± 3.4, 12.4 ± 2.9, 12.5 ± 3.8, 30.1 ± 13.1, 43.4 ± 19.1",
+    "Walker2dFriction-v0": "4.6 ± 1.2, 1.6 ± 0.1, 5.3 ± 0.3, 5.2 ± 1.6, 8.7 ± 1.7",
+}
+
+
+def table1(path):
+    """Table 1 in Markdown: the paper's numbers, and ours where there are any."""
+    try:
+        cells = json.loads(Path(path).read_text())["cells"]
+        found = {(c["task"], c["policy"], c["method"]): c for c in cells}
+        for task, policy, method in found:
+            PAPER_TABLE_1[task], ROWS[policy], METHODS[method]  # noqa: B018
+        episodes = sorted({c["episodes"] for c in cells if c["policy"] == "learned"})
+        epochs = sorted({c["skill_epochs"] for c in cells})
+        texts = {key: cell_text(c) for key, c in found.items()}
+    except FileNotFoundError:
+        fail(f"{path} is missing: python benchmark/grid.py table1 --table --out {path} writes it")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        fail(f"{path} is damaged, or not of benchmark/grid.py table1 ({type(error).__name__})")
+    lines = [["task", "", *METHODS.values()], ["---"] * (2 + len(METHODS))]
+    for task, numbers in PAPER_TABLE_1.items():
+        paper = numbers.split(", ")
+        lines.append([task[:-3], "paper", *paper, *[""] * (len(METHODS) - len(paper))])
+        for policy, name in ROWS.items():
+            lines.append(["", name, *(texts.get((task, policy, m), "") for m in METHODS)])
+    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    if episodes:
+        counts = " or ".join(f"{n:,}" for n in episodes)
+        text += f"\n\nPPO: {counts} episodes (paper: 100,000)."
+    if epochs:
+        text += f"\nSkills: {' or '.join(f'{n:,}' for n in epochs)} epochs."
+    return text + "\nIn brackets: 95 % interval of the mean over seeds, and their number.\n"
+
+
+def cell_text(cell):
+    """The mean, its interval over seeds (one seed has none), and their number."""
+    interval = cell["interval"] and f"{cell['interval'][0]:.1f} to {cell['interval'][1]:.1f}; "
+    return f"{cell['mean']:.1f} ({interval or ''}{len(cell['seeds'])})"
+
+
 # ---------------------------------------------- Main ----------------------------------------------
 FigureName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FIGURE")]
 RunPaths = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -589,16 +673,22 @@ RunPaths = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metava
 
 @dataclass
 class Args:
-    figure: FigureName  # fig1, fig3, ..., demo or report
-    runs: RunPaths = ()  # run folders, or JSON files of evaluate.py
+    figure: FigureName  # fig1, fig3, ..., demo, report or table1
+    runs: RunPaths = ()  # run folders, or JSON files of evaluate.py; for table1 its own JSON
     out: str | None = None  # .png, .svg, .pdf or .html (None: beside the first run's JSON)
 
 
 def main(argv=None):
     args = tyro.cli(Args, args=argv, description=__doc__)
-    names = [*FIGURES, "report"]
+    names = [*FIGURES, "report", "table1"]
     if args.figure not in names:
         fail(f"there is no {args.figure!r}: choose one of {', '.join(names)}")
+    if args.figure == "table1":
+        text = table1(args.runs[0] if args.runs else "results/table1.json")
+        print(text, end="")
+        if args.out:
+            Path(args.out).write_text(text)
+        return
     if not args.runs:
         fail(f"{args.figure} of which run? Give a run folder")
     runs = [read_run(path, needs_json=args.figure != "fig9") for path in args.runs]

@@ -27,6 +27,7 @@ LABELS = {  # what a reader looks for on each figure
     "fig10": ["step (of 0.05 s)", "L = 7", "2L 14, period", "blue: trained L", "sin of angle"],
     "fig11": ["step (of 0.05 s)", "latent PC 1", "2L = 36"],
     "fig12": ["relative error [%]", "period variable L [steps]", "1-step", "mean over 1 seed,"],
+    "periods": ["measured period [steps]", "2L ± 5 %", "2L/3", "PSD, seed 2: 3 of 13 true"],
     "demo": ["latent circle (PCA)", "2L = 28, period 27", "true", "FALSE: too slow", "every 2L"],
 }
 
@@ -212,3 +213,65 @@ def test_bad_input_ends_in_one_line(run, tmp_path):
         assert expected in message and "\n" not in message, argv
         assert message.startswith("plot.py: error: ")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+# -------------------------------------------- Table 1 ---------------------------------------------
+def cell(task, policy, method, mean, interval, seeds):
+    numbers = {"mean": mean, "interval": interval, "seeds": seeds}
+    budget = {"episodes": 10_000 if policy == "learned" else 0, "skill_epochs": 600}
+    return {"task": task, "policy": policy, "method": method, **numbers, **budget}
+
+
+def test_table_1_has_our_cells_beside_the_papers_and_empty_ones_elsewhere(tmp_path, capsys):
+    cells = [
+        cell("HalfCheetahHurdle-v0", "learned", "psd", 2.04, [1.2, 2.9], [1, 2, 3]),
+        cell("HalfCheetahHurdle-v0", "fixed", "sac", 1.0, None, [1]),
+        cell("Walker2dFriction-v0", "random", "metra", -3.25, [-4.0, -2.0], [1, 2]),
+    ]
+    (tmp_path / "table1.json").write_text(json.dumps({"cells": cells}))
+    plot.main(["table1", str(tmp_path / "table1.json"), "--out", str(tmp_path / "table1.md")])
+    shown = capsys.readouterr().out
+    assert shown == (tmp_path / "table1.md").read_text()
+    lines = [line[2:-2].split(" | ") for line in shown.splitlines() if line.startswith("|")]
+    head, _, *rows = lines
+    assert len(rows) == 16 and {len(row) for row in rows} == {len(head)} == {9}
+    table, task = {}, None
+    for row in rows:
+        task = row[0] or task
+        table |= {(task, row[1], method): text for method, text in zip(head[2:], row[2:])}
+    assert table["HalfCheetahHurdle", "paper", "PSD"] == "3.8 ± 2.0"
+    assert table["Walker2dFriction", "paper", "DADS"] == "1.6 ± 0.1"
+    ours = {key: text.strip() for key, text in table.items() if key[1] != "paper"}
+    assert {key: text for key, text in ours.items() if text} == {
+        ("HalfCheetahHurdle", "ours, PPO", "PSD"): "2.0 (1.2 to 2.9; 3)",
+        ("HalfCheetahHurdle", "ours, best single skill", "SAC, r_ext alone"): "1.0 (1)",
+        ("Walker2dFriction", "ours, random skills", "METRA"): "-3.2 (-4.0 to -2.0; 2)",
+    }
+    assert "PPO: 10,000 episodes (paper: 100,000)." in shown and "Skills: 600 epochs." in shown
+
+
+def test_the_papers_table_1_is_the_papers():
+    """Each of its 20 cells, against the sums of the rows as printed in the paper."""
+    sums = {"HalfCheetahHurdle-v0": (8.0, 4.2), "Walker2dHurdle-v0": (17.1, 4.0)}
+    sums |= {"HalfCheetahFriction-v0": (111.6, 42.3), "Walker2dFriction-v0": (25.4, 4.9)}
+    for task, row in plot.PAPER_TABLE_1.items():
+        means, spreads = np.array([text.split(" ± ") for text in row.split(", ")], float).T
+        assert len(means) == 5
+        assert (means.sum(), spreads.sum()) == pytest.approx(sums[task])
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (None, "is missing: python benchmark/grid.py table1 --table --out"),
+        ("not JSON", "is damaged, or not of benchmark/grid.py table1"),
+        ('{"cells": [{"task": "Ant-v4"}]}', "is damaged, or not of"),
+        (json.dumps({"cells": [cell("Ant-v4", "learned", "psd", 1, None, [1])]}), "KeyError"),
+    ],
+)
+def test_a_bad_table_1_is_refused_in_one_line(content, message, tmp_path):
+    if content is not None:
+        (tmp_path / "table1.json").write_text(content)
+    with pytest.raises(SystemExit) as error:
+        plot.main(["table1", str(tmp_path / "table1.json")])
+    assert message in str(error.value) and "\n" not in str(error.value)
