@@ -4,6 +4,7 @@
     python benchmark/grid.py traps                 # the commands of one
     python benchmark/grid.py traps --run --jobs 2  # run what is missing, one core each
     python benchmark/grid.py traps --table         # fraction of true skills, a row a variant
+    python benchmark/grid.py table1 --table --out results/table1.json   # for plot.py table1
 
 A run that was stopped goes on where it was; one that is complete is not run again.
 """
@@ -30,6 +31,13 @@ CPU = """--normalize-obs --hidden-units 256 --phi-batch-size 256 --phi-lr 1e-3 -
 SAC = "--normalize-obs --hidden-units 256 --sac-lr 3e-4 --alpha-lr 6e-4"
 CHEETAH = f"psd.py --env-id HalfCheetah-v4 {CPU} --no-adaptive-sampling --L-min 5 --L-max 20"
 CHEETAH += " --num-periods 16"
+BASELINES = [
+    ("metra", "metra.py", "--phi-lr 1e-3 --lam-lr 1e-3"),
+    ("diayn", "diayn.py", "--discriminator-lr 1e-3"),
+    ("dads", "dads.py", "--dynamics-lr 1e-3"),
+    ("csd", "csd.py", "--phi-lr 1e-3 --lam-lr 1e-3 --distance-lr 1e-3"),
+    ("sac", "diayn.py", "--num-skills 1 --ext-coef 1"),
+]
 
 
 def variants(command, epochs, seeds, **flags):
@@ -71,13 +79,7 @@ GRIDS = {
     "fig3": {
         f"{name}_s1": f"baselines/{script} --env-id HalfCheetah-v4 {SAC} {extra} "
         "--total-epochs 600 --seed 1"
-        for name, script, extra in [
-            ("metra", "metra.py", "--phi-lr 1e-3 --lam-lr 1e-3"),
-            ("diayn", "diayn.py", "--discriminator-lr 1e-3"),
-            ("dads", "dads.py", "--dynamics-lr 1e-3"),
-            ("csd", "csd.py", "--phi-lr 1e-3 --lam-lr 1e-3 --distance-lr 1e-3"),
-            ("sac", "diayn.py", "--num-skills 1 --ext-coef 1"),
-        ]
+        for name, script, extra in BASELINES
     },
     # what a referee asks for, around the recipe
     "ablations": variants(
@@ -92,6 +94,39 @@ GRIDS = {
         d_6="--latent-dim 6",
         scalar_L="--embed-dim 1",
     ),
+}
+
+# Table 1, first the skills: all go forward (r_ext), 16 discrete ones for the baselines, and L over
+# the range that was trained for PSD. Then PPO over them and, without training, its controls
+PERIODS = {"HalfCheetah": "--L-min 5 --L-max 20", "Walker2d": "--L-min 10 --L-max 40"}
+FORWARD = {"psd": f"psd.py {CPU} --num-periods 16"}
+FORWARD["psd_radius"] = f"{FORWARD['psd']} --radius-coef 1"
+FORWARD |= {name: f"baselines/{script} {SAC} {extra}" for name, script, extra in BASELINES}
+TASKS = [f"{robot}{kind}" for robot in PERIODS for kind in ("Hurdle", "Friction")]
+POLICIES = {
+    "learned": "--total-epochs 2500",
+    "fixed": "--policy fixed",
+    "random": "--policy random",
+}
+
+
+def forward(method, robot):
+    """The flags with which a method's skills for a robot are trained."""
+    own = f"--no-adaptive-sampling {PERIODS[robot]}" if "psd" in method else "--num-skills 16"
+    own = "" if method == "sac" else f"{own} --ext-coef 1"  # which has both already
+    return f"{FORWARD[method]} --env-id {robot}-v4 {own} --total-epochs 1000"
+
+
+GRIDS["table1_skills"] = {
+    f"{robot}_{method}_s{seed}": f"{forward(method, robot)} --seed {seed}"
+    for robot, method, seed in itertools.product(PERIODS, FORWARD, [1, 2, 3])
+}
+GRIDS["table1"] = {
+    f"{task}_{method}_{policy}_s{seed}": f"downstream_ppo.py --task {task}-v0 --skills "
+    f"runs/table1_skills/{robot}_{method}_s{seed} {POLICIES[policy]} --seed {seed}"
+    for task, method, policy, seed in itertools.product(TASKS, FORWARD, POLICIES, [1, 2, 3])
+    for robot in PERIODS
+    if robot in task and (method != "sac" or policy == "fixed")  # one skill: nothing to choose
 }
 
 
@@ -112,16 +147,18 @@ def epochs_done(run_dir):
 
 def run_and_judge(name, command, run_dir):
     """Trains, or goes on, or does nothing; then evaluate.py, unless it has judged these weights."""
-    total = int(command.split("--total-epochs ")[1].split()[0])
+    total = int(command.split("--total-epochs ")[1].split()[0]) if "--total" in command else 0
     script = command.split()[0]
-    if epochs_done(run_dir) < total:
+    downstream = script == "downstream_ppo.py"  # which judges itself, when it has trained
+    judged, model = run_dir / "evaluation.json", run_dir / "model.pt"
+    judged = run_dir / "downstream.json" if downstream else judged
+    if epochs_done(run_dir) < total or downstream and not judged.exists():
         flags = shlex.split(command) + ["--run-name", str(run_dir.relative_to("runs"))]
         if (run_dir / "resume.pt").exists():
             flags = [script, "--resume", str(run_dir), "--total-epochs", str(total)]
         print(f"{name}: {' '.join(flags)}", flush=True)
         call(flags, run_dir.parent / f"{name}.log")
-    judged, model = run_dir / "evaluation.json", run_dir / "model.pt"
-    if not judged.exists() or judged.stat().st_mtime < model.stat().st_mtime:
+    if not downstream and (not judged.exists() or judged.stat().st_mtime < model.stat().st_mtime):
         call(["evaluate.py", str(run_dir)], run_dir.parent / f"{name}.judge.log")
     print(f"{name}: done", flush=True)
 
@@ -148,6 +185,8 @@ def table(names, folder):
         path = folder / name / "evaluation.json"
         if path.exists():
             skills = json.loads(path.read_text())["skills"]
+            if "L" not in skills[0]:  # the baselines' have no period to be true to
+                continue
             variant, seed = name.rsplit("_s", 1)
             rows.setdefault(variant, {})[int(seed)] = [
                 {key: skill[key] for key in ("L", "period", "r_psd", "radius")} for skill in skills
@@ -167,6 +206,48 @@ def table(names, folder):
     return rows
 
 
+STUDENT = [
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+]  # 97.5 %, from 2 seeds on
+
+
+def table1(names, folder):
+    """What `plot.py table1` reads: a cell for each task, method and policy that was run, with the
+    mean over seeds and its 95 % interval by Student's t (none for one seed)."""
+    found = {}
+    for name in names:
+        path = folder / name / "downstream.json"
+        if path.exists():
+            result = json.loads(path.read_text())
+            method = name.split("_", 1)[1].rsplit("_", 2)[0]  # task_method_policy_seed
+            found.setdefault((result["task"], method, result["policy"]), []).append(result)
+    cells = []
+    for (task, method, policy), results in found.items():
+        means, n = [result["mean"] for result in results], len(results)
+        half = STUDENT[min(n, 10) - 2] * np.std(means, ddof=1) / np.sqrt(n) if n > 1 else None
+        mean = float(np.mean(means))
+        cell = {"task": task, "method": method, "policy": policy, "mean": mean}
+        cell["interval"] = [float(mean - half), float(mean + half)] if n > 1 else None
+        cell |= {"seeds": [result["seed"] for result in results], "means": means}
+        for key in ("episodes", "eval_episodes", "skill_epochs", "ext_coef"):
+            values = {result[key] for result in results}
+            if len(values) > 1:
+                sys.exit(f"{task}, {method}, {policy}: seeds differ in {key}: {sorted(values)}")
+            cell[key] = values.pop()
+        cells.append(cell)
+        print(f"{task}, {method}, {policy}: mean {mean:.3g} over {n} seeds, interval", end=" ")
+        print("none" if n == 1 else "{:.3g} to {:.3g}".format(*cell["interval"]))
+    return {"cells": cells}
+
+
 def main():
     args = tyro.cli(Args, description=__doc__)
     if args.grid not in GRIDS:
@@ -178,7 +259,7 @@ def main():
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(lambda item: run_and_judge(*item, folder / item[0]), runs.items()))
     if args.table or args.run:
-        rows = table(runs, folder)
+        rows = (table1 if args.grid == "table1" else table)(runs, folder)
         if args.out:
             Path(args.out).write_text(json.dumps(rows, indent=1) + "\n")
     else:
