@@ -63,7 +63,7 @@ class Args:
     k: float = 0.5  # weight of the term that centres the circle, Eq. (4)
     lam_1: float | None = None  # lambda_1, multiplier of the diameter constraint, Eq. (5)
     lam_2: float | None = None  # lambda_2, multiplier of the side constraint, Eq. (6)
-    epsilon: float = 1e-5  # up to which the slack of a satisfied constraint counts, Eq. (7)
+    epsilon: float = 1e-5  # up to which the slack of a satisfied constraint counts
     kappa: float = 10.0  # sharpness of r_PSD, Eq. (8)
     radius_coef: float = 0.0  # coefficient of the radius bonus (ours; 0: the paper's reward)
     ext_coef: float = 0.0  # coefficient of r_ext; 1 for Figure 9 and for downstream skills
@@ -641,7 +641,7 @@ def main(argv=None):
         if last:
             break
     writer.close()
-    print(f"saved {run_dir}; to go on: python {SCRIPT}.py --resume {run_dir}")
+    print(f"saved {run_dir}; to go on: python {os.path.relpath(__file__)} --resume {run_dir}")
     if signals:
         sys.exit(128 + signals[0])
 

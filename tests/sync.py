@@ -48,8 +48,6 @@ EXCEPTIONS |= {
     ("baselines/csd.py", "MAY_BE_ZERO"): "its arguments: a constraint, and skills",
     ("baselines/diayn.py", "MAY_BE_ZERO"): "its arguments: one skill at least",
     ("baselines/dads.py", "MAY_BE_ZERO"): "its arguments: skills",
-    ("baselines/metra.py", "Args.epsilon"): "psd.py's names Eq. (7)",
-    ("baselines/csd.py", "Args.epsilon"): "psd.py's names Eq. (7)",
     ("baselines/diayn.py", "Args.num_skills"): "none is continuous, and 1 means SAC",
     ("baselines/diayn.py", "sample_skills"): "none is continuous",
     ("baselines/dads.py", "sample_skills"): "continuous ones are uniform over a square",
@@ -57,7 +55,7 @@ EXCEPTIONS |= {
 EXCEPTIONS |= {
     ("downstream_ppo.py", name): reason
     for name, reason in {
-        "FIXED_ON_RESUME": "another task, or other skills, would be another run",
+        "FIXED_ON_RESUME": "another task or other skills would be another run",
         "MAY_BE_ZERO": "its arguments: PPO's",
         "parse_args": "there are tasks and skills to check, and no values by robot",
         "update": "PPO",

@@ -192,7 +192,7 @@ def test_a_signal_finishes_the_epoch_and_saves(tmp_path, number):
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert "to go on: python psd.py --resume runs/stopped" in output
+    assert "psd.py --resume runs/stopped" in output.split("to go on: python ")[1]
     stopped = torch.load(tmp_path / "runs/stopped/resume.pt", weights_only=True)
     epoch = stopped["state"]["epoch"]
     assert stopped["state"]["global_step"] == epoch * 120
