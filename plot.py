@@ -471,7 +471,8 @@ def periods(runs):
         result, shade = run.result, plt.get_cmap("tab10")(i % 10)
         rows = [(row["L"], row["period"]) for row in result["skills"]]
         good = sum(row["verdict"] == "true" for row in result["skills"])
-        label = f"{method_of(result)}, seed {result['args']['seed']}: {good} of {len(rows)} true"
+        label = f"{method_of(result)}, seed {result['args']['seed']}, {result['epoch']} epochs: "
+        label += f"{good} of {len(rows)} true"
         found = np.array([(L, period) for L, period in rows if period is not None]).reshape(-1, 2)
         ax.scatter(*found.T, s=16, color=shade, marker=markers[i % 8], label=label, zorder=3)
         lost = [L for L, period in rows if period is None]
