@@ -72,7 +72,8 @@ class Args:
 
 POLICIES = ["learned", "random", "fixed"]
 MAY_BE_ZERO = ["seed", "value_coef", "entropy_coef", "gamma"]
-FIXED_ON_RESUME = "task skills policy skill_steps hidden_layers hidden_units".split()
+FIXED_ON_RESUME = """task skills policy skill_steps episodes_per_epoch hidden_layers
+    hidden_units""".split()  # they make it another run, or shape what is stored
 
 
 def fail(message):  # in one line, with a non-zero exit
@@ -138,7 +139,7 @@ class Task:
 
 class HurdleTask(Task):
     """+1 for each hurdle, once, when the rearmost foot is behind it.
-    NOTE(paper): s_task is the distance to the next hurdle not cleared, the paper's the nearest."""
+    NOTE(paper): s_task is the distance to the next one not cleared; the paper's, to the nearest."""
 
     def edit(self, spec):
         half_height = self.top / 2
