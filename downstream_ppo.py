@@ -740,7 +740,7 @@ def main(argv=None):
     filmed = make_filmed_env(args, skills) if args.video else None  # before any work
     if args.policy == "learned" and state["epoch"] < args.total_epochs:
         number = train(args, state, agent, envs, run_dir)
-        print(f"saved {run_dir}; to go on: python {SCRIPT}.py --resume {run_dir}")
+        print(f"saved {run_dir}; to go on: python {os.path.relpath(__file__)} --resume {run_dir}")
         if number:
             sys.exit(128 + number)
     result, choose = evaluate_policy(envs, args, agent)

@@ -458,7 +458,7 @@ def test_a_signal_finishes_the_epoch_and_saves(walker):
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert "to go on: python downstream_ppo.py --resume runs/stopped" in output
+    assert "downstream_ppo.py --resume runs/stopped" in output
     stopped = torch.load("runs/stopped/resume.pt", weights_only=True)
     epochs = str(stopped["state"]["epoch"])
     whole = run(*flags[:-1], "whole", "--total-epochs", epochs)
