@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -96,6 +97,14 @@ GRIDS = {
     ),
 }
 
+# Figure 8, and what the paper says of encoders that do not see each other's variable
+GRIDS["psd_metra"] = {
+    f"{robot}_{name}_s1": f"psd_metra.py --env-id {robot}-v4 {CPU} --alpha-lr 3e-3 --radius-coef 1 "
+    f"--no-adaptive-sampling --L-min {low} --L-max {high} {extra} --total-epochs 2000 --seed 1"
+    for robot, low, high in [("Ant", 6, 18), ("Walker2d", 10, 40)]
+    for name, extra in [("mutual", ""), ("independent", "--no-mutual-conditioning")]
+}
+
 # Table 1, first the skills: all go forward (r_ext), 16 discrete ones for the baselines, and L over
 # the range that was trained for PSD. Then PPO over them and, without training, its controls
 PERIODS = {"HalfCheetah": "--L-min 5 --L-max 20", "Walker2d": "--L-min 10 --L-max 40"}
@@ -156,6 +165,8 @@ def run_and_judge(name, command, run_dir):
         flags = shlex.split(command) + ["--run-name", str(run_dir.relative_to("runs"))]
         if (run_dir / "resume.pt").exists():
             flags = [script, "--resume", str(run_dir), "--total-epochs", str(total)]
+        elif run_dir.exists():
+            shutil.rmtree(run_dir)  # killed before its first checkpoint: nothing to go on from
         print(f"{name}: {' '.join(flags)}", flush=True)
         call(flags, run_dir.parent / f"{name}.log")
     if not downstream and (not judged.exists() or judged.stat().st_mtime < model.stat().st_mtime):

@@ -110,6 +110,7 @@ def test_runs_once_resumes_and_judges(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path.relative_to(tmp_path) / "runs/tiny"
     command = " ".join(["psd.py", *TINY, "--no-adaptive-sampling", "--seed 1 --total-epochs "])
+    (folder / "a_s1").mkdir(parents=True)  # left by a run that was killed before it saved
     grid.run_and_judge("a_s1", command + "1", folder / "a_s1")
     assert grid.epochs_done(folder / "a_s1") == 1
     evaluation = folder / "a_s1/evaluation.json"
