@@ -265,9 +265,11 @@ def default_periods(trained, count=16):
 PENDULUM = [("cos of angle", "1"), ("sin of angle", "1"), ("angular velocity", "rad/s")]
 
 
-def num_global(env):
+def num_global(env, args=None):
     """How many of the first observations are global position: never a part of the period."""
     robot = env.unwrapped
+    if getattr(args, "position_dim", None) is not None:  # psd_metra.py is told
+        return args.position_dim
     if getattr(robot, "_exclude_current_positions_from_observation", True):
         return 0
     return num_root_positions(robot.model)
@@ -277,9 +279,9 @@ def num_root_positions(model):
     return 2 if model.jnt_type[0] == 0 else 1  # x and y of a free joint, x of a planar robot
 
 
-def dimensions(env):
+def dimensions(env, args=None):
     """Name and unit of each dimension of the state: of MuJoCo, positions, velocities, others."""
-    count = env.observation_space.shape[0] - num_global(env)
+    count = env.observation_space.shape[0] - num_global(env, args)
     model = getattr(env.unwrapped, "model", None)
     if model is None:
         known = PENDULUM if env.spec.id.startswith("Pendulum") else []
@@ -358,7 +360,7 @@ def measure_state(script, args, state, actor, skill, steps, key, lag, statistics
     and all episodes. `lag` is where the state should be back (None: at its own period)."""
     T = args.episode_length
     envs = [script.make_env(args, max_steps=steps) for _ in skill]
-    skip = num_global(envs[0])
+    skip = num_global(envs[0], args)
     episodes = script.rollout(envs, key, actor, skill, state, deterministic=True)
     for env in envs:
         env.close()
@@ -392,18 +394,32 @@ def measure_state(script, args, state, actor, skill, steps, key, lag, statistics
     return row, period, states[drawn], episodes
 
 
-def measure(script, args, state, agent, L, options, statistics):
+def skill_of(script, args, agent, L, z=None):
+    """What the policy gets: Embed(L), and the direction z if there is one; (D,) or (D + dim z,)."""
+    device = agent.log_alpha.device
+    skill = script.embed_period(torch.tensor(float(L), device=device), args.embed_dim)
+    return skill if z is None else torch.cat([skill, z.to(device)])
+
+
+def latents_of(script, args, agent, episode, L, z=None):
+    """phi_L of an episode, (n + 1, d); that of psd_metra.py sees z as well."""
+    if z is None:
+        return script.encode(agent, episode, L, args).cpu().numpy()
+    return script.encode(agent, episode, skill_of(script, args, agent, L, z)).cpu().numpy()
+
+
+def measure(script, args, state, agent, L, options, statistics, z=None, place=()):
     """Everything about one L: a row of the table, and what the figures need. The states of the
-    episode to draw come back beside it."""
-    T, n, device = args.episode_length, options.episodes, agent.log_alpha.device
-    skill = script.embed_period(torch.full((n,), float(L), device=device), args.embed_dim)
-    key, steps = (STREAM, options.seed, L), record_length(T, L)
+    episode to draw come back beside it. psd_metra.py has a z, and its `place` among them."""
+    T, n = args.episode_length, options.episodes
+    skill = skill_of(script, args, agent, L, z).expand(n, -1)
+    key, steps = (STREAM, options.seed, L, *place), record_length(T, L)
     row, period, states, episodes = measure_state(
         script, args, state, agent.actor, skill, steps, key, 2 * L, statistics
     )
 
     # The latent circle, over the first T steps
-    latents = [script.encode(agent, episode, L, args).cpu().numpy() for episode in episodes]
+    latents = [latents_of(script, args, agent, episode, L, z) for episode in episodes]
     first = [torch.as_tensor(z[: T + 1]) for z in latents]
     latent = [script.latent_statistics(z, L, args.kappa) for z in first]
     r_psd = [m["r_psd"] * (len(z) - 1) / T for m, z in zip(latent, first)]  # a fall counts as 0
@@ -420,7 +436,64 @@ def measure(script, args, state, agent, L, options, statistics):
         # the end: the start may be a transient
         "latents": numbers(latents[row["episode"]][-6 * L - 1 :]),
     }
+    if z is not None:
+        circle |= {"z": numbers(z.tolist())} | travel(episodes, state, T, row["episode"], args)
     return {"L": L} | row | circle, states
+
+
+def travel(episodes, state, T, drawn, args):
+    """Where the episodes of a (z, L) went in their first T steps: mean displacement, its direction,
+    mean distance as the crow flies, and the path of the episode to draw (Figure 8)."""
+    p = args.position_dim
+    if not p:
+        return {"displacement": None, "direction": None, "distance": None, "path": None}
+    mean, std = (state[name].numpy()[:p] for name in ("obs_mean", "obs_std"))
+    paths = [(episode.obs[: T + 1, :p] * std + mean).astype(np.float64) for episode in episodes]
+    ways = np.array([path[-1] - path[0] for path in paths])  # (n, p)
+    x, y = np.pad(ways.mean(axis=0), (0, 1))[:2]
+    return {
+        "displacement": numbers(ways.mean(axis=0)),
+        "direction": numbers(np.degrees(np.arctan2(y, x))),
+        "distance": numbers(np.linalg.norm(ways, axis=1).mean()),
+        "path": numbers((paths[drawn] - paths[drawn][0]).T),
+    }
+
+
+def direction_errors(displacements, z):
+    """Degrees between each displacement (n, p) and its z (n, p), after the rotation or reflection
+    of all z that fits best: which way phi_m's axes lie is METRA's to choose. None for what rests.
+    Fewer z than dimensions fit always: at least four directions say something."""
+    ways, z = np.asarray(displacements, float), np.asarray(z, float)
+    length = np.linalg.norm(ways, axis=1)
+    units = ways / np.where(length > 0, length, 1.0)[:, None]
+    u, _, vt = np.linalg.svd(units.T @ z)
+    cosine = np.clip((units @ u @ vt * z).sum(axis=1) / np.linalg.norm(z, axis=1), -1.0, 1.0)
+    return [float(np.degrees(np.arccos(c))) if way > 0 else None for c, way in zip(cosine, length)]
+
+
+def judge_directions(rows):
+    """`direction_error` into each row, by one turn of the axes for its L; and a summary, in which
+    `common` is by one turn for all L. None if there is no position, or not as many as z has."""
+    lost = any(row["displacement"] is None for row in rows)
+    if lost or len(rows[0]["displacement"]) != len(rows[0]["z"]):
+        for row in rows:
+            row["direction_error"] = None
+        return {"distance": None, "direction_error": None, "common": None}
+    for L in {row["L"] for row in rows}:
+        own = [row for row in rows if row["L"] == L]
+        errors = direction_errors([r["displacement"] for r in own], [r["z"] for r in own])
+        for row, error in zip(own, errors):
+            row["direction_error"] = numbers(error)
+    common = direction_errors([row["displacement"] for row in rows], [row["z"] for row in rows])
+
+    def worst(errors):  # what rests has no direction, and so not the right one
+        return numbers(max(180.0 if e is None else e for e in errors))
+
+    return {
+        "distance": numbers(np.mean([row["distance"] for row in rows])),
+        "direction_error": worst([row["direction_error"] for row in rows]),
+        "common": worst(common),
+    }
 
 
 class RandomActions:
@@ -434,6 +507,15 @@ class RandomActions:
         scale, bias = self.actor.action_scale.cpu(), self.actor.action_bias.cpu()
         uniform = 2 * torch.rand(len(obs), len(scale), generator=self.generator) - 1
         return uniform * scale + bias
+
+
+def evaluation_directions(skill_dim, count=8):
+    """The z of psd_metra.py that are rolled out, (n, skill_dim): both of one dimension, `count`
+    spread evenly over two, and in more the two ends of each axis."""
+    if skill_dim == 2:
+        angle = torch.arange(count) * (2 * torch.pi / count)
+        return torch.stack([angle.cos(), angle.sin()], dim=1)
+    return torch.cat([torch.eye(skill_dim), -torch.eye(skill_dim)])
 
 
 def evaluation_skills(args, count=16):
@@ -484,13 +566,12 @@ class Switching:
         return self.actor.act(obs, self.skills[i].expand(len(obs), -1), deterministic)
 
 
-def switching_rollout(script, args, state, agent, periods, options):
+def switching_rollout(script, args, state, agent, periods, options, z=None):
     """Figure 5: one episode in which L switches at fixed intervals, each latent encoded by the L
-    in force."""
+    in force; z, where there is one, stays."""
     # three cycles of the longest period, unless told otherwise
     steps = options.switch_steps or 6 * max(periods)
-    L = torch.tensor(periods, dtype=torch.float32, device=agent.log_alpha.device)
-    skills = script.embed_period(L, args.embed_dim)
+    skills = torch.stack([skill_of(script, args, agent, L, z) for L in periods])
     env = script.make_env(args, max_steps=steps * len(periods))
     actor = Switching(agent.actor, skills, steps)
     key = (STREAM, options.seed)
@@ -501,10 +582,11 @@ def switching_rollout(script, args, state, agent, periods, options):
         start, stop = i * steps, min((i + 1) * steps, end)
         if start < stop:
             part = episode._replace(obs=episode.obs[start : stop + 1])
-            latents = script.encode(agent, part, periods[i], args).cpu().numpy()
+            latents = latents_of(script, args, agent, part, periods[i], z)
             segment = {"L": periods[i], "start": start, "stop": stop, "latents": numbers(latents)}
             segments.append(segment)
-    return {"steps": steps, "segments": segments}, physical_states(episode, state, num_global(env))
+    skip = num_global(env, args)
+    return {"steps": steps, "segments": segments}, physical_states(episode, state, skip)
 
 
 def spread(periods, factor=1.05):
@@ -548,27 +630,34 @@ def summarize_skills(rows):
 
 
 def evaluate_periods(script, args, state, agent, options, statistics):
-    """Each L of psd.py: rows, the states of each, and what else the JSON says of them."""
+    """Each L of psd.py, or each (z, L) of psd_metra.py: rows, the states of each, and what else the
+    JSON says of them."""
     needed = "encode latent_statistics side_length candidate_periods"
     lacking = [name for name in needed.split() if not hasattr(script, name)]
     if lacking:
         fail(f"{script.__name__}.py has no {lacking[0]}: evaluate.py cannot measure it")
     T, (L_min, L_max) = args.episode_length, state["bounds"][:2]
     trained = script.candidate_periods(L_min, L_max, args.num_periods).tolist()
-    periods = sorted(set(options.periods)) or default_periods(trained)
+    directed = hasattr(args, "skill_dim")  # psd_metra.py's: a grid, for which the trained L will do
+    directions = evaluation_directions(args.skill_dim) if directed else [None]
+    periods = sorted(set(options.periods)) or (trained if directed else default_periods(trained))
     for L in periods:
         if not 1 <= L <= T:
             fail(f"L = {L} is not from 1 to the episode length, {T}")
     rows, states = [], []
     for L in tqdm(periods, "evaluate", unit="L", disable=None):
-        row, first = measure(script, args, state, agent, L, options, statistics)
-        rows.append({**row, "trained": L in trained})
-        states.append(first)
-    own = [row["L"] for row in rows if row["trained"]] or periods
+        for i, z in enumerate(directions):
+            rest = (options, statistics, z, (i,) if directed else ())
+            row, first = measure(script, args, state, agent, L, *rest)
+            rows.append({**row, "trained": L in trained})
+            states.append(first)
+    own = [L for L in periods if L in trained] or periods
     few = np.unique(np.round(np.linspace(0, len(own) - 1, 6)).astype(int))  # of more, six are shown
     shown = [own[i] for i in few]
-    switch, switched = switching_rollout(script, args, state, agent, shown, options)
+    switch, switched = switching_rollout(script, args, state, agent, shown, options, directions[0])
     more = {"bounds": [L_min, L_max], "switch": switch, "summary": summarize(rows)}
+    if directed:
+        more["summary"]["travel"] = judge_directions(rows)
     return rows, states, switched, more
 
 
@@ -607,7 +696,7 @@ def evaluate(options):
     if options.video:
         check_rendering(script, args)
     env = script.make_env(args)
-    names, skip = dimensions(env), num_global(env)
+    names, skip = dimensions(env, args), num_global(env, args)
     plain = dataclasses.replace(args, normalize_obs=True, seed=options.seed, ext_coef=0.0)
     statistics = script.observation_statistics(env, plain)  # of random actions
 
@@ -714,10 +803,14 @@ def write_video(path, script, args, state, agent, row, options):
     import imageio_ffmpeg
 
     if "L" in row:
-        L, actor, device = row["L"], agent.actor, agent.log_alpha.device
-        period = torch.full((options.episodes,), float(L), device=device)
-        skill, key = script.embed_period(period, args.embed_dim), (STREAM, options.seed, L)
+        L, actor, z, place = row["L"], agent.actor, None, ()
         name = f"L = {L}"
+        if "z" in row:
+            directions = evaluation_directions(args.skill_dim)
+            i = (directions - torch.tensor(row["z"])).norm(dim=1).argmin().item()  # z was rounded
+            z, place, name = directions[i], (i,), f"L = {L}   z {i}"
+        skill = skill_of(script, args, agent, L, z).expand(options.episodes, -1)
+        key = (STREAM, options.seed, L, *place)
     else:
         actor, skill, key = list(skill_rollouts(script, args, agent, options))[row["skill"]]
         name = f"skill {row['skill']}"
@@ -727,7 +820,7 @@ def write_video(path, script, args, state, agent, row, options):
     episode = script.rollout(envs, key, actor, skill, state, deterministic=True)[drawn]
     phase = None
     if "L" in row:
-        phase = latent_phase(script.encode(agent, episode, L, args).cpu().numpy())
+        phase = latent_phase(latents_of(script, args, agent, episode, L, z))
     height, width = (side // 2 * 2 for side in env.frames[0].shape[:2])  # H.264 needs even sides
     fps = min(1 / (getattr(env.unwrapped, "dt", None) or 0.05), 60.0)
     temporary = path.with_suffix(".tmp.mp4")
@@ -782,6 +875,8 @@ def table(result, colour=False):
     if "L" not in result["skills"][0]:
         return skill_table(result)
     head = "L 2L period error r_PSD 1-step L-step radius return agree verdict".split()
+    directed = "z" in result["skills"][0]
+    head[-1:-1] = ["z", "distance", "off z"] if directed else []
     lines = [["", *head]]
     percent = "{:+.1f} %".format
     for row in result["skills"]:
@@ -793,7 +888,12 @@ def table(result, colour=False):
         line += ["" if e is None else f"{100 * e:.1f} %" for e in error]
         line.append("" if row["radius"] is None else f"{row['radius']:.2f}")
         line.append("" if row["return_error"] is None else f"{row['return_error']:.2f}")
-        lines.append([*line, f"{row['agree']}/{result['episodes']}", row["verdict"]])
+        line.append(f"{row['agree']}/{result['episodes']}")
+        if directed:
+            line.append(" ".join(f"{c:+.2f}" for c in row["z"]))
+            way, off = row["distance"], row["direction_error"]
+            line += ["" if way is None else f"{way:.2f}", "" if off is None else f"{off:.0f} deg"]
+        lines.append([*line, row["verdict"]])
     widths = [max(map(len, column)) for column in zip(*lines)]
     shades = {"true": 32, "close": 33, "FALSE": 31}
     text = []
@@ -806,6 +906,9 @@ def table(result, colour=False):
     count = f"{s['within_5_percent']} within 5 %, {s['within_10_percent']} within 10 % of 2L"
     own = f"{s['trained_within_5_percent']} and {s['trained_within_10_percent']} of {s['trained']}"
     text.append(f"{s['skills']} skills: {count}; of the trained ones {own}   (* never trained)")
+    if directed and s["travel"]["distance"] is not None:
+        off = "at most {direction_error:.0f} deg off z ({common:.0f} by one turn of axes for all L)"
+        text.append(f"distance {s['travel']['distance']:.2f}; " + off.format(**s["travel"]))
     return "\n".join(text)
 
 
@@ -831,6 +934,8 @@ def main(argv=None):
         folder.mkdir(exist_ok=True)
         for row in tqdm(result["skills"], "video", unit="L", disable=None):
             name = f"L{row['L']:03d}" if "L" in row else f"{out.stem}_skill{row['skill']:02d}"
+            if "L" in row and "z" in row:
+                name += "_z" + "_".join(f"{c:+.2f}" for c in row["z"])
             path = folder / f"{name}.mp4"
             write_video(path, script, args, state, agent, row, options)
             row["video"] = f"videos/{path.name}"

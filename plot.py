@@ -8,6 +8,7 @@
     fig3   spectra and dominant frequencies, any method fig10  trained L, and L in between
     fig5   states and circles while L switches          fig11  Figure 5 for every robot
     fig6   histograms of 1-step and L-step distances    fig12  their errors, mean over seeds
+    fig8   PSD with METRA: where z and L lead, spectra
     demo   circle and state of each L, side by side     periods measured period against L
     report all of a run's figures
     table1 downstream returns beside the paper's, from results/table1.json
@@ -109,7 +110,8 @@ def method_of(result):
         return "SAC on $r_{ext}$"  # one skill: nothing to discriminate
     extras = [("radius_coef", "radius"), ("ext_coef", "$r_{ext}$")]
     terms = [name for key, name in extras if args.get(key)]
-    return " + ".join([result["script"].upper(), *terms])
+    terms += ["independent encoders"] if args.get("mutual_conditioning") is False else []
+    return " + ".join([result["script"].upper().replace("PSD_METRA", "PSD + METRA"), *terms])
 
 
 def name_of(result):
@@ -118,6 +120,19 @@ def name_of(result):
 
 def has_L(result):
     return "L" in result["skills"][0]  # the baselines and the controls have not
+
+
+def has_z(result):
+    return has_L(result) and "z" in result["skills"][0]  # psd_metra.py's: a grid of both
+
+
+def one_direction(run):
+    """Of a grid of z and L, the rows of the first z: what figures about L alone can show."""
+    if not (run.result and has_z(run.result)):
+        return run
+    rows = run.result["skills"]
+    rows = [row for row in rows if row["z"] == rows[0]["z"]]
+    return run._replace(result={**run.result, "skills": rows})
 
 
 def shade_of(x):
@@ -356,6 +371,45 @@ def fig6(runs):
 
 
 @figure
+def fig8(runs):
+    """Figure 8: where the skills (z, L) of PSD with METRA go, and their spectra, coloured by L."""
+    fig, axes = plt.subplots(len(runs), 2, figsize=(WIDTH, 3.1 * len(runs)), squeeze=False)
+    for (left, right), run in zip(axes, runs):
+        result, rows = run.result, run.result["skills"]
+        shades, planar = colours(rows), len(rows[0]["path"]) == 1
+        for row in rows:
+            x, *y = (np.array(c, float) for c in row["path"])  # one path of each (z, L)
+            xy = (np.arange(len(x)), x) if planar else (x, y[0])
+            left.plot(*xy, color=shades[row["L"]], lw=0.8)
+            left.plot(xy[0][-1], xy[1][-1], "o", color=shades[row["L"]], ms=2.5)
+            frequency = np.linspace(0, 0.5, len(row["spectrum"]), endpoint=False)
+            right.plot(frequency, row["spectrum"], color=shades[row["L"]], lw=0.7)
+        if planar:
+            left.set(xlabel=step_label(result), ylabel="x [m]")
+        else:
+            left.set(xlabel="x [m]", ylabel="y [m]")
+            left.set_aspect("equal", adjustable="datalim")
+        mean, off = (result["summary"]["travel"][key] for key in ("distance", "direction_error"))
+        away = "" if mean is None else f"\nmean distance {mean:.1f} m, at most {off:.0f}° off z"
+        left.set_title(name_of(result) + away)
+        for L, shade in shades.items():
+            right.axvline(1 / (2 * L), color=shade, lw=0.6, ls=":", zorder=0)
+            found = [row["period"] for row in rows if row["L"] == L and row["period"]]
+            count = sum(row["L"] == L for row in rows)
+            text = f": period {np.median(found):.1f}" if found else ": no period"
+            text += f" ({len(found)} of {count})" if len(found) < count else ""
+            right.plot([], [], color=shade, label=f"L = {L}{text}")
+        amplitude = np.array([row["spectrum"] for row in rows], float)
+        seen = np.flatnonzero((amplitude > 0.05 * amplitude.max()).any(axis=0))
+        last = frequency[seen[-1]] if len(seen) else 0.0
+        right.set(xlim=(0, min(0.5, 1.25 * max(last, 1 / min(shades)))), ylim=(0, None))
+        right.set(xlabel="frequency [1/step]", ylabel="spectrum\n[std of random actions]")
+        right.set_title("dotted: 1/(2L); in the legend: median over z")
+        right.legend(loc="upper right")
+    return fig
+
+
+@figure
 def fig9(runs):
     """Figure 9: L_min and L_max over training, with adaptive sampling."""
     fig, axes = panels(runs, 2.4)
@@ -558,6 +612,7 @@ def report_table(result):
 
     for row in result["skills"]:
         cells = [f"{row['L']}{'' if row['trained'] else ' *'}", str(2 * row["L"])]
+        cells[0] += f", z {' '.join(f'{c:+.2f}' for c in row['z'])}" if has_z(result) else ""
         cells += [number(row["period"], "{:.1f}") or "none"]
         cells += [number(row["period_error"], "{:+.1f} %", 100), number(row["r_psd"])]
         cells += [number(row[kind]["error"], "{:.1f} %", 100) for kind in ("one_step", "L_step")]
@@ -590,8 +645,11 @@ def report(run):
     bounds = read_scalars(run.path, ["psd/L_min"]) if any(run.path.glob("events.out.*")) else {}
     if "psd/L_min" in bounds and np.ptp(bounds["psd/L_min"][0]) > 0:
         figures.insert(5, "fig9")
+    if has_z(result) and result["skills"][0]["path"]:
+        figures.insert(0, "fig8")
     for name in figures:
-        picture, file = FIGURES[name]([run]), io.BytesIO()
+        whole = name in ("fig3", "fig8", "periods")
+        picture, file = FIGURES[name]([run if whole else one_direction(run)]), io.BytesIO()
         picture.savefig(file, format="svg", metadata={"Date": None})
         plt.close(picture)
         url = data_url(file.getvalue(), "image/svg+xml")
@@ -696,6 +754,10 @@ def main(argv=None):
     for path, run in zip(args.runs, runs):
         if args.figure not in ("fig3", "fig9") and not has_L(run.result):
             fail(f"{args.figure} is about L, and {path} has skills without: fig3 takes it")
+        if args.figure == "fig8" and not (has_z(run.result) and run.result["skills"][0]["path"]):
+            fail(f"fig8 is about z and L of psd_metra.py, which {path} has not, or no position")
+    if args.figure not in ("fig3", "fig8", "periods", "report"):
+        runs = [one_direction(run) for run in runs]
     page = args.figure == "report"
     suffix = ".html" if page else ".png"
     out = Path(args.out) if args.out else runs[0].path / f"{args.figure}{suffix}"

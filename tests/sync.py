@@ -53,6 +53,19 @@ EXCEPTIONS |= {
     ("baselines/dads.py", "sample_skills"): "continuous ones are uniform over a square",
 }
 EXCEPTIONS |= {
+    ("psd_metra.py", name): reason
+    for name, reason in {
+        "Args.hidden_units": "Table 5 has it by robot",
+        "parse_args": "Table 5 has sizes by robot, of z and of the networks",
+        "make_env": POSITION,
+        "Agent": "phi_m beside phi_L, and who sees what",
+        "update": "the losses and rewards of both encoders",
+        "encode": "phi_L sees z",
+        "period_return": "the policy takes a z, too",
+        "main": "each episode has a z, too",
+    }.items()
+}
+EXCEPTIONS |= {
     ("downstream_ppo.py", name): reason
     for name, reason in {
         "FIXED_ON_RESUME": "another task or other skills would be another run",
