@@ -476,3 +476,56 @@ def test_other_figures_of_a_grid_show_its_first_z(grid_runs, tmp_path):
     assert "Figure 8" in page and page.count("z +0.00 +1.00") == len(run.result["skills"])
     with pytest.raises(SystemExit, match="fig8 is about z and L of psd_metra.py"):
         plot.main(["fig8", str(SAMPLE), "--out", str(tmp_path / "b.png")])
+
+
+# -------------------------------------------- Learning --------------------------------------------
+class Bobbing(gym.Env):
+    """A point mass that drifts in the plane while it bobs up and down: it is told where to go, and
+    how fast to bob, eleven steps a cycle or slower. It sees position, phase and rate."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (5,), np.float32)
+    action_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+
+    def observe(self):
+        local = [np.cos(self.phase), np.sin(self.phase), self.rate]
+        return np.array([*self.position, *local], np.float32)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.position = self.np_random.uniform(-0.05, 0.05, 2)
+        self.phase, self.rate = self.np_random.uniform(0, 2 * np.pi), 0.0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.rate = (1 + action[2]) / 2
+        self.phase += 2 * np.pi / 11 * self.rate
+        self.position = self.position + 0.1 * action[:2]
+        return self.observe(), 0.0, False, False, {}
+
+
+gym.register("TestBobbing-v0", lambda **kwargs: Bobbing())
+BOBBING = """--env-id TestBobbing-v0 --run-name learned --total-epochs 120 --position-dim 2
+    --L-min 6 --L-max 12 --num-periods 3 --no-adaptive-sampling --episode-length 60 --latent-dim 2
+    --lam-2 2 --radius-coef 1 --hidden-units 64 --phi-batch-size 128 --batch-size 128 --gamma 0.9
+    --phi-lr 1e-3 --sac-lr 1e-3 --alpha-lr 1e-2 --updates-per-epoch 32 --buffer-size 20000"""
+
+
+def test_direction_follows_z_and_period_follows_L():
+    """Over a grid of both. Which way phi_m's axes lie is free, but the same for all L here."""
+    checkpoint = run(*BOBBING.split())
+    args, state = psd_metra.Args(**checkpoint["args"]), checkpoint["state"]
+    agent = psd_metra.Agent(args, 5, Bobbing.action_space, "cpu")
+    agent.load_state_dict(checkpoint["agent"])
+    z, ways, periods = torch.tensor([[1.0, 0], [0, 1], [-1, 0], [0, -1]]), [], {}
+    for L in (6, 9, 12):
+        embedded = psd_metra.embed_period(torch.full((4,), float(L)), args.embed_dim)
+        envs = [psd_metra.make_env(args, max_steps=200) for _ in z]
+        skill = torch.cat([embedded, z], dim=1)
+        episodes = psd_metra.rollout(envs, (99,), agent.actor, skill, state, deterministic=True)
+        ways += [episode.obs[60, :2] - episode.obs[0, :2] for episode in episodes]
+        periods[L] = [evaluate.state_period(episode.obs[50:, 2:])[0] for episode in episodes]
+    print(periods, evaluate.direction_errors(ways, z.repeat(3, 1)))
+    assert np.linalg.norm(ways, axis=1).min() > 4.0  # of 6 to 8.5, by direction
+    assert max(evaluate.direction_errors(ways, z.repeat(3, 1))) <= 30
+    for L, found in periods.items():
+        assert None not in found and found == pytest.approx([2 * L] * 4, rel=0.15)
