@@ -82,7 +82,6 @@ def test_a_downstream_run_is_complete_with_its_json(tmp_path, monkeypatch):
     monkeypatch.setattr(grid, "call", lambda flags, log: called.append(flags))
     monkeypatch.chdir(tmp_path)
     folder = tmp_path.relative_to(tmp_path) / "runs/table1/a"
-    folder.mkdir(parents=True)
     command = "downstream_ppo.py --skills x --total-epochs 5 --seed 1"
     for done, files, expected in [
         (0, [], [*command.split(), "--run-name", "table1/a"]),
@@ -90,6 +89,7 @@ def test_a_downstream_run_is_complete_with_its_json(tmp_path, monkeypatch):
         (5, ["resume.pt"], ["downstream_ppo.py", "--resume", str(folder), "--total-epochs", "5"]),
         (5, ["resume.pt", "downstream.json"], None),
     ]:
+        folder.mkdir(parents=True, exist_ok=True)
         [(folder / name).touch() for name in files]
         called.clear()
         monkeypatch.setattr(grid, "epochs_done", lambda run_dir, done=done: done)
