@@ -606,7 +606,7 @@ e.reset(); e.render()"""
 def test_video_shows_hurdles_friction_skill_and_reward(walker, monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", os.environ.get("MUJOCO_GL", "egl"))
     if not can_render():
-        pytest.skip("no off-screen rendering here")
+        pytest.skip("EGL is missing (libegl1, libgl1-mesa-dri): nothing can be rendered")
     imageio = pytest.importorskip("imageio.v2")
     flags = [*TINY, "--task", FRICTIONS[1], "--skills", walker, "--policy", "random"]
     ppo.main([*flags, "--video", "--run-name", "a"])
