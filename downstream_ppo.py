@@ -305,7 +305,8 @@ def tanh_layers(*sizes):
 
 # ----------------------------------------- Frozen skills ------------------------------------------
 MAX_PERIODS = 16  # values of L to choose from
-SEES_POSITION = {"psd": False, "diayn": False, "dads": False, "metra": True, "csd": True}
+SEES_POSITION = dict.fromkeys(["psd", "psd_metra", "diayn", "dads"], False)
+SEES_POSITION |= {"metra": True, "csd": True}
 
 
 def candidate_periods(L_min, L_max, num_periods):
@@ -343,17 +344,24 @@ class Skills:
         robot = TASKS[task][1]
         if args["env_id"] != robot:
             fail(f"{task} needs skills of {robot}, these are of {args['env_id']}")
-        if script == "psd":
+        if script in ("psd", "psd_metra"):
             # NOTE(paper): which L pi^h may choose is open: evenly over the range that was trained
             periods = candidate_periods(*state["bounds"][:2], MAX_PERIODS)
             self.names = [f"L = {L}" for L in periods]
             vectors = embed_period(torch.tensor(periods).float(), args["embed_dim"])
+            z = args.get("skill_dim", 0)  # and each with both ends of each axis of z: pairs (z, L)
+            if z:
+                ends = torch.cat([torch.eye(z), -torch.eye(z)])  # (2 z, z)
+                self.names = [f"z = {i}, {L}" for i in range(2 * z) for L in self.names]
+                vectors, ends = vectors.repeat(2 * z, 1), ends.repeat_interleave(len(vectors), 0)
+                vectors = torch.cat([vectors, ends], dim=1)
         else:
             self.names = [f"z = {i}" for i in range(args["num_skills"])]
             vectors = torch.eye(args["num_skills"])
         self.content, self.sees_position = content, SEES_POSITION[script]
         self.vectors = vectors.to(device)  # (number of skills, D)
-        self.mean, self.std = state["obs_mean"].numpy(), state["obs_std"].numpy()
+        unseen = args.get("position_dim", 0)  # by the actor of psd_metra.py
+        self.mean, self.std = (state[k][unseen:].numpy() for k in ("obs_mean", "obs_std"))
         hidden = [args["hidden_units"]] * args["hidden_layers"]
         space = make_task(task).action_space
         sizes = (len(self.mean) + self.vectors.shape[1], *hidden)

@@ -403,8 +403,6 @@ def skill_of(script, args, agent, L, z=None):
 
 def latents_of(script, args, agent, episode, L, z=None):
     """phi_L of an episode, (n + 1, d); that of psd_metra.py sees z as well."""
-    if z is None:
-        return script.encode(agent, episode, L, args).cpu().numpy()
     return script.encode(agent, episode, skill_of(script, args, agent, L, z)).cpu().numpy()
 
 

@@ -445,7 +445,7 @@ def temperature_loss(agent, entropy):
 
 
 def update(agent, buffer, args, train_phi=True):
-    """One gradient step of everything (Algorithm 1, lines 8 to 10); metrics stay on the device."""
+    """One gradient step of everything; metrics stay on the device."""
     alpha, metrics = agent.log_alpha.detach().exp(), {}
 
     def step(name, loss, loss_metrics):
@@ -506,10 +506,10 @@ def rollout(envs, key, actor, skill, state, deterministic=False):
 
 
 @torch.no_grad()
-def encode(agent, episode, L, args):
+def encode(agent, episode, skill):
     """The latents of an episode, (n + 1, d)."""
     obs = torch.as_tensor(episode.obs, device=agent.log_alpha.device)
-    return agent.phi(obs, embed_period(torch.full_like(obs[:, 0], L), args.embed_dim))
+    return agent.phi(obs, skill.expand(len(obs), -1))  # which all have the same
 
 
 def period_return(envs, agent, L, state, args):
@@ -517,7 +517,7 @@ def period_return(envs, agent, L, state, args):
     n, key = args.adaptive_episodes, (args.seed, state["epoch"], L)
     skill = embed_period(torch.full((n,), L, device=agent.log_alpha.device), args.embed_dim)
     episodes = rollout(envs[:n], key, agent.actor, skill, state, deterministic=True)
-    latents = [encode(agent, episode, L, args) for episode in episodes]
+    latents = [encode(agent, episodes[i], skill[i]) for i in range(n)]
     return np.mean([latent_statistics(z, L, args.kappa)["r_psd"] * (len(z) - 1) for z in latents])
 
 
@@ -598,7 +598,7 @@ def main(argv=None):
             R = [period_return(envs, agent, L, state, args) for L in state["bounds"][:2]]
             logs = {"eval/return_L_min": R[0], "eval/return_L_max": R[1]}
             state["bounds"] = adapt_bounds(state["bounds"], *R, T, args)
-        # Collect: Algorithm 1, lines 4 to 7
+        # Collect
         L_min, L_max = state["bounds"][:2]
         periods = torch.tensor(candidate_periods(L_min, L_max, args.num_periods)).float()
         L = periods[torch.randint(len(periods), (n,))]
@@ -607,7 +607,7 @@ def main(argv=None):
         for i in range(n):
             buffer.add(episodes[i], skill[i])
         state["global_step"] += sum(len(episode.actions) for episode in episodes)
-        # Update: lines 8 to 10. phi waits for the first episode that is as long as its L
+        # Update. phi waits for the first episode that is as long as its L
         train_phi = bool((buffer.length >= buffer.skill[:, 0]).any())
         metrics = [update(agent, buffer, args, train_phi) for _ in range(args.updates_per_epoch)]
         means = torch.stack([torch.stack([m[name] for m in metrics]).mean() for name in metrics[0]])
@@ -615,8 +615,8 @@ def main(argv=None):
         logs["losses/weight_norm"] = nn.utils.get_total_norm(agent.parameters()).item()
         # Log, and stop at what is not finite
         by_period = defaultdict(list)
-        for episode, period in zip(episodes, L.int().tolist()):
-            phi = encode(agent, episode, period, args)
+        for episode, period, row in zip(episodes, L.int().tolist(), skill[:, 1:]):
+            phi = encode(agent, episode, row)
             for name, value in latent_statistics(phi, period, args.kappa).items():
                 if name != "L_step" or len(phi) > period:  # a shorter episode has no pair
                     by_period[f"psd/{name}"].append(value)

@@ -322,9 +322,9 @@ def epoch_speed(args):
             for episode in episodes:
                 buffer.add(episode, skill_of(10))
 
-        def measure(agent=agent, psd_args=psd_args, episodes=episodes):
+        def measure(agent=agent, psd_args=psd_args, skill=skill, episodes=episodes):
             for episode in episodes:
-                latents = psd.encode(agent, episode, 10, psd_args)
+                latents = psd.encode(agent, episode, skill[0])
                 psd.latent_statistics(latents, 10, psd_args.kappa)
 
         def one_update(agent=agent, buffer=buffer, psd_args=psd_args):

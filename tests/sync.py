@@ -60,7 +60,6 @@ EXCEPTIONS |= {
         "make_env": POSITION,
         "Agent": "phi_m beside phi_L, and who sees what",
         "update": "the losses and rewards of both encoders",
-        "encode": "phi_L sees z",
         "period_return": "the policy takes a z, too",
         "main": "each episode has a z, too",
     }.items()

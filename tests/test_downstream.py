@@ -22,6 +22,7 @@ from test_resume import differences, read_some, same
 
 import downstream_ppo as ppo
 import psd
+import psd_metra
 from baselines import csd, dads, diayn, metra
 
 HURDLES = ["HalfCheetahHurdle-v0", "Walker2dHurdle-v0"]
@@ -191,12 +192,15 @@ def test_the_friction_of_a_real_contact_follows_the_cycle(task):
 
 
 # ----------------------------------------- Frozen skills ------------------------------------------
+SKILL_SCRIPTS = [psd, psd_metra, metra, csd, diayn, dads]
+
+
 @pytest.mark.parametrize("task", ["HalfCheetahHurdle-v0", "Walker2dHurdle-v0"])
-@pytest.mark.parametrize("script", [psd, metra, csd, diayn, dads], ids=lambda s: s.SCRIPT)
+@pytest.mark.parametrize("script", SKILL_SCRIPTS, ids=lambda s: s.SCRIPT)
 def test_low_level_actions_are_the_skill_scripts_to_the_bit(script, task, tmp_path, monkeypatch):
     robot, n, T = ppo.TASKS[task][1], 3, 20
     flags = ["--normalize-obs", "--episode-length", str(T)]
-    flags += ["--L-min", "5", "--L-max", "9"] if script is psd else []
+    flags += ["--L-min", "5", "--L-max", "9"] if script in (psd, psd_metra) else []
     args, agent, state = save_skills(script, tmp_path / "run", robot, *flags)
     skills = ppo.Skills(ppo.load_skills("run"), task, "cpu")
     choices = [0, 5, len(skills.names) - 1]
@@ -205,6 +209,12 @@ def test_low_level_actions_are_the_skill_scripts_to_the_bit(script, task, tmp_pa
         assert len(periods) == 16 and (periods[0], periods[-1]) == (5, 40)
         L = torch.tensor([periods[c] for c in choices]).float()
         own = psd.embed_period(L, args.embed_dim)
+    elif script is psd_metra:
+        periods = [int(name.split()[-1]) for name in skills.names]
+        assert len(periods) == 32 and periods[:16] == periods[16:]  # for z = +1, and for -1
+        L = torch.tensor([periods[c] for c in choices]).float()
+        z = torch.tensor([[1.0 if c < 16 else -1.0] for c in choices])
+        own = torch.cat([psd.embed_period(L, args.embed_dim), z], dim=1)
     else:
         assert len(skills.names) == 16
         own = torch.eye(16)[choices]
@@ -519,7 +529,7 @@ BAD_INPUT = {
     "--skills walker": "HalfCheetahHurdle-v0 needs skills of HalfCheetah-v4, these are of Walker2d",
     "--skills v5": "needs skills of HalfCheetah-v4, these are of HalfCheetah-v5",
     "--skills continuous": "continuous skills: train with --num-skills 16",
-    "--skills combined": "is of psd_metra.py: the skills of psd.py, diayn.py",
+    "--skills pixels": "is of psd_pixel.py: the skills of psd.py, psd_metra.py, diayn.py",
     "--skills broken": "has no actor, or one with weights that are not finite",
     "--skills other_size": "do not fit psd.py's actor",
     "--skills cheetah --task Ant-v4": "--task Ant-v4: choose one of HalfCheetahHurdle-v0, Walker2d",
@@ -539,7 +549,7 @@ def test_bad_input_ends_in_one_line_and_writes_nothing(tmp_path, cheetah, walker
     save_skills(psd, tmp_path / "v5", "HalfCheetah-v5")
     save_skills(metra, tmp_path / "continuous", "HalfCheetah-v4", "--num-skills", "0")
     good = torch.load("cheetah/model.pt", weights_only=True)
-    torch.save({**good, "script": "psd_metra"}, tmp_path / "combined")
+    torch.save({**good, "script": "psd_pixel"}, tmp_path / "pixels")
     bias = {"actor.net.0.bias": torch.full((16,), torch.nan)}
     torch.save({**good, "agent": good["agent"] | bias}, tmp_path / "broken")
     torch.save({**good, "args": good["args"] | {"hidden_units": 8}}, tmp_path / "other_size")

@@ -221,7 +221,7 @@ def measure_clock(L, period, windings=1, episodes=2, falls=None, periods=()):
     step = 2 * np.pi * windings / period
     radius = psd.side_length(torch.tensor(float(L))).item() / (2 * np.sin(step / 2))
 
-    def encode(agent, episode, L, args):
+    def encode(agent, episode, skill):
         angle = np.arctan2(episode.obs[:, 1] / 0.5, episode.obs[:, 0]) * windings
         return torch.tensor(radius * np.stack([np.cos(angle), np.sin(angle)], 1)).float()
 
@@ -379,7 +379,7 @@ def test_r_psd_and_distances_are_those_of_the_script(tmp_path):
     skill = psd.embed_period(torch.full((3,), 8.0), args.embed_dim)
     key = (evaluate.STREAM, 0, 8)
     episodes = psd.rollout(envs, key, agent.actor, skill, state, deterministic=True)
-    latents = [psd.encode(agent, episode, 8, args) for episode in episodes]
+    latents = [psd.encode(agent, episode, skill[0]) for episode in episodes]
     expected = [psd.latent_statistics(z, 8, args.kappa) for z in latents]
     (row,) = result["skills"]
     assert row["r_psd"] == pytest.approx(np.mean([m["r_psd"] for m in expected]), rel=1e-4)

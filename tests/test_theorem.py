@@ -40,7 +40,7 @@ def test_phi_becomes_the_regular_polygon_for_several_L_at_once(lam, d):
         loss.backward()
         optimizer.step()
     for L in PERIODS:
-        phi = psd.encode(agent, cycle(L, rng), L, args)
+        phi = psd.encode(agent, cycle(L, rng), skill_of(L, args)[1:])
         statistics = psd.latent_statistics(phi, L, args.kappa)
         assert statistics["one_step"] == pytest.approx(1, abs=0.03), L
         assert statistics["L_step"] == pytest.approx(1, abs=0.03), L
