@@ -360,6 +360,7 @@ class Skills:
             vectors = torch.eye(args["num_skills"])
         self.content, self.sees_position = content, SEES_POSITION[script]
         self.vectors = vectors.to(device)  # (number of skills, D)
+        self.scale = args.get("action_scale", 1.0)
         unseen = args.get("position_dim", 0)  # by the actor of psd_metra.py
         self.mean, self.std = (state[k][unseen:].numpy() for k in ("obs_mean", "obs_std"))
         hidden = [args["hidden_units"]] * args["hidden_layers"]
@@ -385,7 +386,7 @@ class Skills:
         """Actions of the chosen skills. NOTE(paper): deterministic, so a skill does what it can."""
         obs = torch.as_tensor(obs, device=self.vectors.device)
         skill = self.vectors[torch.as_tensor(choices, device=self.vectors.device)]
-        return self.actor.act(obs, skill, deterministic=True).cpu().numpy()
+        return self.scale * self.actor.act(obs, skill, deterministic=True).cpu().numpy()
 
 
 class SkillEnv(gym.Wrapper, gym.utils.RecordConstructorArgs):

@@ -51,6 +51,7 @@ class Args:
     updates_per_epoch: int = 64  # gradient steps an epoch
     episode_length: int | None = None  # T, the maximum length of an episode
     terminate: bool = True  # end an episode when the robot falls, if the environment has that
+    action_scale: float = 1.0  # factor on every action (ours); below 1: weaker motors
     normalize_obs: bool = False  # by mean and std of random-action rollouts, fixed at the start
     buffer_size: int = 500_000  # capacity of the replay buffer in transitions
     hidden_layers: int = 2  # hidden layers of every network
@@ -97,8 +98,8 @@ ROBOTS = {  # T, lambda_1 = lambda_2, d, v*, first L
 }
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
-FIXED_ON_RESUME = """env_id terminate normalize_obs episode_length episodes_per_epoch buffer_size
-    hidden_layers hidden_units latent_dim embed_dim""".split()  # they shape what is stored
+FIXED_ON_RESUME = """env_id terminate action_scale normalize_obs episode_length episodes_per_epoch
+    buffer_size hidden_layers hidden_units latent_dim embed_dim""".split()  # shaping what is stored
 
 
 def fail(message):  # in one line, with a non-zero exit
@@ -139,8 +140,7 @@ def parse_args(argv=None):
         fail(f"--buffer-size {args.buffer_size} is less than a batch or an epoch: take {needed}")
     low, high = (MIN_PERIOD, T // 2) if args.adaptive_sampling else (1, T)
     if not low <= L_min <= L_max <= high:
-        rule = f"{low} <= L_min <= L_max <= {high} (T, with adaptive sampling T/2)"
-        fail(f"L_min {L_min}, L_max {L_max}: not {rule}")
+        fail(f"L_min {L_min}, L_max {L_max}: not {low} <= L_min <= L_max <= {high} (adaptive: T/2)")
     return args, checkpoint
 
 
@@ -161,7 +161,7 @@ def make_env(args, max_steps=None, **kwargs):
             fail(f"{args.env_id} has {kind} {space}: {SCRIPT}.py needs a Box of one dimension")
     if not env.action_space.is_bounded() or env.action_space.dtype.kind != "f":
         fail(f"{args.env_id} has actions {env.action_space}: tanh needs real ones, with bounds")
-    return env
+    return gym.wrappers.TransformAction(env, lambda a: args.action_scale * a, env.action_space)
 
 
 def observation_statistics(env, args, num_steps=10_000):

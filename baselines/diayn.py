@@ -53,6 +53,7 @@ class Args:
     updates_per_epoch: int = 64  # gradient steps an epoch
     episode_length: int | None = None  # T, the maximum length of an episode
     terminate: bool = True  # end an episode when the robot falls, if the environment has that
+    action_scale: float = 1.0  # factor on every action (ours); below 1: weaker motors
     normalize_obs: bool = False  # by mean and std of random-action rollouts, fixed at the start
     buffer_size: int = 500_000  # capacity of the replay buffer in transitions
     hidden_layers: int = 2  # hidden layers of every network
@@ -81,8 +82,8 @@ ROBOTS = {  # T, v*, discrete skills
     "any other": (200, 0.5, 16),
 }
 MAY_BE_ZERO = ["seed", "ext_coef", "gamma"]
-FIXED_ON_RESUME = """env_id terminate normalize_obs episode_length episodes_per_epoch buffer_size
-    hidden_layers hidden_units num_skills""".split()  # they shape what is stored
+FIXED_ON_RESUME = """env_id terminate action_scale normalize_obs episode_length episodes_per_epoch
+    buffer_size hidden_layers hidden_units num_skills""".split()  # shaping what is stored
 
 
 def fail(message):  # in one line, with a non-zero exit
@@ -137,7 +138,7 @@ def make_env(args, max_steps=None, **kwargs):
             fail(f"{args.env_id} has {kind} {space}: {SCRIPT}.py needs a Box of one dimension")
     if not env.action_space.is_bounded() or env.action_space.dtype.kind != "f":
         fail(f"{args.env_id} has actions {env.action_space}: tanh needs real ones, with bounds")
-    return env
+    return gym.wrappers.TransformAction(env, lambda a: args.action_scale * a, env.action_space)
 
 
 def observation_statistics(env, args, num_steps=10_000):

@@ -199,7 +199,7 @@ SKILL_SCRIPTS = [psd, psd_metra, metra, csd, diayn, dads]
 @pytest.mark.parametrize("script", SKILL_SCRIPTS, ids=lambda s: s.SCRIPT)
 def test_low_level_actions_are_the_skill_scripts_to_the_bit(script, task, tmp_path, monkeypatch):
     robot, n, T = ppo.TASKS[task][1], 3, 20
-    flags = ["--normalize-obs", "--episode-length", str(T)]
+    flags = ["--normalize-obs", "--episode-length", str(T), "--action-scale", "0.5"]
     flags += ["--L-min", "5", "--L-max", "9"] if script in (psd, psd_metra) else []
     args, agent, state = save_skills(script, tmp_path / "run", robot, *flags)
     skills = ppo.Skills(ppo.load_skills("run"), task, "cpu")
@@ -232,8 +232,8 @@ def test_low_level_actions_are_the_skill_scripts_to_the_bit(script, task, tmp_pa
         active = [i for i, r in zip(active, results) if not any(r[2:4]) and len(acted) < T]
     assert len(acted) == max(len(episode.actions) for episode in episodes)
     for t, actions in enumerate(acted):
-        own = [episode.actions[t] for episode in episodes if t < len(episode.actions)]
-        assert np.array_equal(actions, own), t
+        own = np.stack([e.actions[t] for e in episodes if t < len(e.actions)])
+        assert np.array_equal(actions, np.float32(0.5) * own), t
 
 
 def test_few_periods_are_all_to_choose_from(tmp_path):

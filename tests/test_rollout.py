@@ -1,5 +1,6 @@
 """Episodes that step together are the episodes of each environment alone."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -71,6 +72,22 @@ def test_normalised_observations_have_mean_0_and_std_1_under_random_actions():
             obs, _ = env.reset()
     np.testing.assert_allclose(np.mean(observations, axis=0), 0, atol=0.2)
     np.testing.assert_allclose(np.std(observations, axis=0), 1, atol=0.1)
+
+
+@pytest.mark.parametrize("env_id", ["Ant-v4", "Humanoid-v4"])
+def test_weaker_motors_get_every_action_times_the_scale_and_1_is_the_robot_to_the_bit(env_id):
+    flags = ["--env-id", env_id, "--no-terminate"]
+    plain = gym.make(env_id, max_episode_steps=20, terminate_when_unhealthy=False)
+    weak = psd.make_env(psd.parse_args([*flags, "--action-scale", "0.25"])[0])
+    same = psd.make_env(psd.parse_args(flags)[0])
+    assert weak.action_space == same.action_space == plain.action_space
+    rng = np.random.default_rng(0)
+    for env, scale in [(same, np.float32(1)), (weak, np.float32(0.25))]:
+        env.reset(seed=5)
+        plain.reset(seed=5)
+        for _ in range(10):
+            action = rng.uniform(plain.action_space.low, plain.action_space.high).astype(np.float32)
+            np.testing.assert_array_equal(env.step(action)[0], plain.step(scale * action)[0])
 
 
 def test_a_dimension_that_does_not_move_keeps_its_scale():
