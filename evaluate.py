@@ -11,6 +11,7 @@ period is measured on the state itself (`state_period`). The baselines have skil
 same measures, and no verdict. docs/evaluate.md defines every number.
 """
 
+import base64
 import dataclasses
 import importlib.util
 import json
@@ -21,6 +22,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated
 
 import gymnasium as gym
@@ -310,6 +312,48 @@ def physical_states(episode, state, skip):
     return obs[:, skip:].astype(np.float64)
 
 
+class Recorded(gym.Wrapper):
+    """Keeps the state of every step, which the agent of psd_pixel.py does not see."""
+
+    def reset(self, **kwargs):
+        obs, info = self.env.reset(**kwargs)
+        self.states = [info["state"]]
+        return obs, info
+
+    def step(self, action):
+        result = self.env.step(action)
+        self.states.append(result[-1]["state"])
+        return result
+
+
+def make_env(script, args, steps):
+    """The script's environment; one that shows pixels keeps the states, too."""
+    env = script.make_env(args, max_steps=steps)
+    return Recorded(env) if hasattr(script, "Pixels") else env
+
+
+def state_env(script, env):
+    """The environment whose observations are the state: the one behind the pixels, if any."""
+    return env.env if hasattr(script, "Pixels") else env
+
+
+def states_of(env, episode, state, skip):
+    """As `physical_states`, of what has just been rolled out: behind pixels, what was kept."""
+    if isinstance(env, Recorded):
+        return np.array(env.states, np.float64)[:, skip:]
+    return physical_states(episode, state, skip)
+
+
+def picture(script, args, obs):
+    """What the agent sees, the newest frame cropped as for acting, as a PNG in base64."""
+    import cv2
+
+    low, crop = (args.image_size - args.crop_size) // 2, args.crop_size
+    frame = obs[-3:, low : low + crop, low : low + crop].transpose(1, 2, 0)
+    png = cv2.imencode(".png", np.ascontiguousarray(frame[..., ::-1]))[1]  # which takes BGR
+    return base64.b64encode(png.tobytes()).decode()
+
+
 # ------------------------------------------- Measuring --------------------------------------------
 def numbers(values, digits=4):
     """Nested lists of floats with as many digits as a figure can show; not finite becomes None."""
@@ -359,12 +403,12 @@ def measure_state(script, args, state, actor, skill, steps, key, lag, statistics
     the period; the states of the episode to draw, the first that has this period, or the first;
     and all episodes. `lag` is where the state should be back (None: at its own period)."""
     T = args.episode_length
-    envs = [script.make_env(args, max_steps=steps) for _ in skill]
+    envs = [make_env(script, args, steps) for _ in skill]
     skip = num_global(envs[0], args)
     episodes = script.rollout(envs, key, actor, skill, state, deterministic=True)
     for env in envs:
         env.close()
-    states = [physical_states(episode, state, skip) for episode in episodes]
+    states = [states_of(env, episode, state, skip) for env, episode in zip(envs, episodes)]
     starts = [min(T, len(s)) // 4 for s in states]  # of a short episode, its own quarter
     mean, std = (statistics[k].numpy()[skip:] for k in ("obs_mean", "obs_std"))
     records = [(s[start:] - mean) / std for s, start in zip(states, starts)]
@@ -570,7 +614,7 @@ def switching_rollout(script, args, state, agent, periods, options, z=None):
     # three cycles of the longest period, unless told otherwise
     steps = options.switch_steps or 6 * max(periods)
     skills = torch.stack([skill_of(script, args, agent, L, z) for L in periods])
-    env = script.make_env(args, max_steps=steps * len(periods))
+    env = make_env(script, args, steps * len(periods))
     actor = Switching(agent.actor, skills, steps)
     key = (STREAM, options.seed)
     (episode,) = script.rollout([env], key, actor, skills[:1], state, deterministic=True)
@@ -583,8 +627,10 @@ def switching_rollout(script, args, state, agent, periods, options, z=None):
             latents = latents_of(script, args, agent, part, periods[i], z)
             segment = {"L": periods[i], "start": start, "stop": stop, "latents": numbers(latents)}
             segments.append(segment)
-    skip = num_global(env, args)
-    return {"steps": steps, "segments": segments}, physical_states(episode, state, skip)
+    switch = {"steps": steps, "segments": segments}
+    if hasattr(script, "Pixels"):
+        switch["frame"] = picture(script, args, episode.obs[end // 2])
+    return switch, states_of(env, episode, state, num_global(env, args))
 
 
 def spread(periods, factor=1.05):
@@ -694,9 +740,15 @@ def evaluate(options):
     if options.video:
         check_rendering(script, args)
     env = script.make_env(args)
-    names, skip = dimensions(env, args), num_global(env, args)
-    plain = dataclasses.replace(args, normalize_obs=True, seed=options.seed, ext_coef=0.0)
-    statistics = script.observation_statistics(env, plain)  # of random actions
+    inner, source = state_env(script, env), script
+    if hasattr(script, "Pixels"):
+        script.check_env(env, args)
+        source = import_script("psd")
+        if len(inner.observation_space.shape or ()) != 1:
+            fail(f"{args.env_id} has observations {inner.observation_space}: no state to measure")
+    names, skip = dimensions(inner, args), num_global(inner, args)
+    plain = {**vars(args), "normalize_obs": True, "seed": options.seed, "ext_coef": 0.0}
+    statistics = source.observation_statistics(inner, SimpleNamespace(**plain))  # of random actions
 
     by_period = hasattr(script, "embed_period") and not options.random_actions
     measure_all = evaluate_periods if by_period else evaluate_skills
@@ -820,21 +872,25 @@ def write_video(path, script, args, state, agent, row, options):
     if "L" in row:
         phase = latent_phase(latents_of(script, args, agent, episode, L, z))
     height, width = (side // 2 * 2 for side in env.frames[0].shape[:2])  # H.264 needs even sides
+    zoom = -(-360 // width)  # what psd_pixel.py sees is small
     fps = min(1 / (getattr(env.unwrapped, "dt", None) or 0.05), 60.0)
     temporary = path.with_suffix(".tmp.mp4")
     writer = imageio_ffmpeg.write_frames(
-        str(temporary), (width, height), fps=fps, codec="libx264", pix_fmt_out="yuv420p",
-        macro_block_size=2, output_params=["-movflags", "+faststart"],
+        str(temporary), (zoom * width, zoom * height), fps=fps, codec="libx264",
+        pix_fmt_out="yuv420p", macro_block_size=2, output_params=["-movflags", "+faststart"],
     )  # fmt: skip
     writer.send(None)
     for t, frame in enumerate(env.frames):
         frame = np.ascontiguousarray(frame[:height, :width])
+        if zoom > 1:
+            size = (zoom * width, zoom * height)
+            frame = cv2.resize(frame, size, interpolation=cv2.INTER_NEAREST)
         text = f"{name}   step {t}"
         text += "" if phase is None else f"   phase {np.degrees(phase[t]):3.0f} deg"
         cv2.rectangle(frame, (0, 0), (300, 32), (0, 0, 0), -1)
         cv2.putText(frame, text, (10, 22), 0, 0.55, (255, 255, 255), 1, cv2.LINE_AA)
         if phase is not None:
-            centre, radius = (width - 40, 40), 24
+            centre, radius = (zoom * width - 40, 40), 24
             hand = (np.cos(phase[t]), -np.sin(phase[t]))
             tip = tuple(int(c + radius * h) for c, h in zip(centre, hand))
             cv2.circle(frame, centre, radius, (255, 255, 255), 2, cv2.LINE_AA)

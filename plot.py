@@ -8,7 +8,7 @@
     fig3   spectra and dominant frequencies, any method fig10  trained L, and L in between
     fig5   states and circles while L switches          fig11  Figure 5 for every robot
     fig6   histograms of 1-step and L-step distances    fig12  their errors, mean over seeds
-    fig8   PSD with METRA: where z and L lead, spectra
+    fig7   PSD from pixels: what it sees, spectra       fig8   PSD with METRA: where z and L lead
     demo   circle and state of each L, side by side     periods measured period against L
     report all of a run's figures
     table1 downstream returns beside the paper's, from results/table1.json
@@ -111,7 +111,8 @@ def method_of(result):
     extras = [("radius_coef", "radius"), ("ext_coef", "$r_{ext}$")]
     terms = [name for key, name in extras if args.get(key)]
     terms += ["independent encoders"] if args.get("mutual_conditioning") is False else []
-    return " + ".join([result["script"].upper().replace("PSD_METRA", "PSD + METRA"), *terms])
+    names = {"psd_metra": "PSD + METRA", "psd_pixel": "PSD from pixels"}
+    return " + ".join([names.get(result["script"], result["script"].upper()), *terms])
 
 
 def name_of(result):
@@ -124,6 +125,10 @@ def has_L(result):
 
 def has_z(result):
     return has_L(result) and "z" in result["skills"][0]  # psd_metra.py's: a grid of both
+
+
+def has_frame(result):
+    return bool(result["switch"] and "frame" in result["switch"])  # psd_pixel.py's
 
 
 def one_direction(run):
@@ -367,6 +372,46 @@ def fig6(runs):
         for ax in axes[:, len(rows) : -1].flat:
             ax.set_axis_off()
         part.suptitle(f"{name_of(run.result)}: dashed, the optimum", fontsize=9)
+    return fig
+
+
+@figure
+def fig7(runs):
+    """Figure 7: what PSD from pixels sees, the spectrum of each L, and its strongest peaks."""
+    fig, axes = plt.subplots(len(runs), 3, figsize=(WIDTH, 2.5 * len(runs)), squeeze=False,
+                             width_ratios=[1.0, 1.5, 1.5])  # fmt: skip
+    for (left, middle, right), run in zip(axes, runs):
+        result, rows = run.result, run.result["skills"]
+        image = plt.imread(io.BytesIO(base64.b64decode(result["switch"]["frame"])))
+        left.imshow(image, interpolation="nearest")
+        left.set_axis_off()
+        frames = f"the newest of {result['args']['frame_stack']} frames"
+        left.set_title(f"{result['env_id']}\n{method_of(result)}\n{frames}")
+        shades, bars = colours(rows), []
+        for row in rows:
+            frequency = np.linspace(0, 0.5, len(row["spectrum"]), endpoint=False)
+            middle.plot(frequency, row["spectrum"], color=shades[row["L"]], lw=0.8)
+            bars += [(d["frequency"], d["amplitude"], row["L"]) for d in row["dominant"][:3]]
+        furthest = max([bar[0] for bar in bars] + [1 / row["L"] for row in rows])
+        limit = min(0.5, 1.25 * furthest)
+        for f, a, L in sorted(bars, key=lambda bar: -bar[1]):  # short bars in front of tall ones
+            right.bar(f, a, width=0.015 * limit, color=shades[L], edgecolor="white", lw=0.2)
+        tallest = max([bar[1] for bar in bars] + [max(row["spectrum"]) for row in rows])
+        for ax in (middle, right):
+            for row in rows:
+                if row["trained"]:
+                    ax.axvline(1 / (2 * row["L"]), color=GREY, lw=0.5, ls=":", zorder=0)
+            ax.set(xlim=(0, limit), ylim=(0, 1.05 * max(tallest, 0.1)))
+            ax.set_xlabel("frequency [1/step]")
+        middle.set_ylabel("amplitude\n[std of random actions]")
+        middle.set_title("spectrum; dotted: 1/(2L) of the trained L")
+        right.set_title("three strongest frequencies of each L")
+        scale = matplotlib.colors.ListedColormap([shade_of(j / 99) for j in range(100)])
+        low, high = min(shades), max(shades)
+        mappable = plt.cm.ScalarMappable(plt.Normalize(low, max(high, low + 1)), scale)
+        bar = fig.colorbar(mappable, ax=right, pad=0.02, aspect=30)
+        bar.set_label("period variable L [steps]", labelpad=2)
+        bar.ax.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
     return fig
 
 
@@ -647,6 +692,8 @@ def report(run):
         figures.insert(5, "fig9")
     if has_z(result) and result["skills"][0]["path"]:
         figures.insert(0, "fig8")
+    if has_frame(result):
+        figures.insert(0, "fig7")
     for name in figures:
         whole = name in ("fig3", "fig8", "periods")
         picture, file = FIGURES[name]([run if whole else one_direction(run)]), io.BytesIO()
@@ -756,6 +803,8 @@ def main(argv=None):
             fail(f"{args.figure} is about L, and {path} has skills without: fig3 takes it")
         if args.figure == "fig8" and not (has_z(run.result) and run.result["skills"][0]["path"]):
             fail(f"fig8 is about z and L of psd_metra.py, which {path} has not, or no position")
+        if args.figure == "fig7" and not has_frame(run.result):
+            fail(f"fig7 is about psd_pixel.py, of which {path} is not")
     if args.figure not in ("fig3", "fig8", "periods", "report"):
         runs = [one_direction(run) for run in runs]
     page = args.figure == "report"

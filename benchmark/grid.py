@@ -97,6 +97,31 @@ GRIDS = {
     ),
 }
 
+# docs/recipes.md: one command a robot, and on Ant what each part of it is worth
+RECIPES = {
+    "HalfCheetah": "--sac-lr 3e-4 --alpha-lr 6e-4 --radius-coef 1 --L-min 5 --L-max 20 "
+    "--num-periods 16 --total-epochs 1000",
+    "Ant": "--action-scale 0.3 --latent-dim 2 --gamma 0.95 --sac-lr 6e-4 --alpha-lr 3e-3 "
+    "--radius-coef 2 --L-min 8 --L-max 24 --num-periods 5 --total-epochs 1200",
+}
+ROBOT = "psd.py --env-id {}-v4 --normalize-obs --hidden-units 256 --phi-batch-size 256 "
+ROBOT += "--phi-lr 1e-3 --no-adaptive-sampling "
+GRIDS["robots"] = {
+    f"{robot}_s{seed}": f"{ROBOT.format(robot)}{recipe} --seed {seed}"
+    for (robot, recipe), seed in itertools.product(RECIPES.items(), [1, 2])
+}
+GRIDS["ant"] = variants(
+    ROBOT.format("Ant") + RECIPES["Ant"].split(" --total")[0],
+    epochs=400,
+    seeds=[1],
+    recipe="",
+    action_scale_1="--action-scale 1",
+    latent_dim_6="--latent-dim 6",
+    gamma_99="--gamma 0.99",
+    radius_coef_1="--radius-coef 1",
+    radius_coef_0="--radius-coef 0",
+)
+
 # Figure 8, and what the paper says of encoders that do not see each other's variable
 GRIDS["psd_metra"] = {
     f"{robot}_{name}_s1": f"psd_metra.py --env-id {robot}-v4 {CPU} --alpha-lr 3e-3 --radius-coef 1 "
