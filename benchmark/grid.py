@@ -122,11 +122,26 @@ GRIDS["ant"] = variants(
     radius_coef_0="--radius-coef 0",
 )
 
+# Figure 7, in a size for a CPU (docs/psd_pixel.md)
+GRIDS["pixel"] = variants(
+    "psd_pixel.py --env-id HalfCheetah-v4 --image-size 32 --crop-size 30 "
+    "--num-filters 8 --hidden-units 128 --phi-batch-size 128 --batch-size 128 "
+    "--episodes-per-epoch 4 --no-adaptive-sampling --L-min 6 --L-max 12 --num-periods 3 "
+    "--latent-dim 2 --gamma 0.95 --radius-coef 2 --phi-lr 1e-3 --sac-lr 6e-4 --alpha-lr 3e-3",
+    epochs=1000,
+    seeds=[1, 2],
+    HalfCheetah="",
+)
+
 # Figure 8, and what the paper says of encoders that do not see each other's variable
 GRIDS["psd_metra"] = {
-    f"{robot}_{name}_s1": f"psd_metra.py --env-id {robot}-v4 {CPU} --alpha-lr 3e-3 --radius-coef 1 "
-    f"--no-adaptive-sampling --L-min {low} --L-max {high} {extra} --total-epochs 2000 --seed 1"
-    for robot, low, high in [("Ant", 6, 18), ("Walker2d", 10, 40)]
+    f"{robot}_{name}_s1": f"psd_metra.py --env-id {robot}-v4 {CPU} --alpha-lr 3e-3 "
+    f"--no-adaptive-sampling --latent-dim 2 --radius-coef 2 {own} {extra} --total-epochs 2000 "
+    "--seed 1"
+    for robot, own in [
+        ("Ant", "--action-scale 0.3 --gamma 0.95 --sac-lr 6e-4 --L-min 8 --L-max 24"),
+        ("Walker2d", "--action-scale 0.5 --gamma 0.97 --sac-lr 6e-4 --L-min 12 --L-max 48"),
+    ]
     for name, extra in [("mutual", ""), ("independent", "--no-mutual-conditioning")]
 }
 
