@@ -591,9 +591,9 @@ def periods(runs):
 
 @figure
 def demo(runs):
-    """The latent circle of each trained L beside the state that goes with it."""
+    """The latent circle of three trained L beside the state that goes with it."""
     (run,) = runs if len(runs) == 1 else fail("demo takes one run")
-    result, rows = run.result, trained_rows(run.result)
+    result, rows = run.result, trained_rows(run.result, most=3)
     shades, names = colours(rows), result["dimensions"][:2]
     fig = plt.figure(figsize=(WIDTH, 1.55 * len(rows) + 0.7))
     ratios = [1.0] + [1.9] * len(names)

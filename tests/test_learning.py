@@ -9,9 +9,10 @@ import torch
 import psd
 from evaluate import state_period
 
-FLAGS = """--env-id Pendulum-v1 --run-name pendulum --total-epochs 180 --num-periods 3
+FLAGS = """--env-id Pendulum-v1 --run-name pendulum --total-epochs 180 --num-periods 9
     --L-min 10 --L-max 18 --no-adaptive-sampling --latent-dim 2 --hidden-units 128
-    --phi-batch-size 256 --phi-lr 1e-3 --sac-lr 1e-3 --alpha-lr 1e-3 --lam-2 2"""
+    --phi-batch-size 256 --phi-lr 1e-3 --sac-lr 1e-3 --alpha-lr 1e-3
+    --radius-coef 1"""
 
 
 def test_the_state_of_a_pendulum_has_period_2L(tmp_path, monkeypatch):
@@ -26,7 +27,7 @@ def test_the_state_of_a_pendulum_has_period_2L(tmp_path, monkeypatch):
     envs = [psd.make_env(args, max_steps=400) for _ in range(5)]
     agent = psd.Agent(args, 3, envs[0].action_space, "cpu")
     agent.load_state_dict(checkpoint["agent"], strict=False)
-    for L in [10, 14, 18]:
+    for L in range(10, 19):
         skill = psd.embed_period(torch.full((5,), float(L)), args.embed_dim)
         episodes = psd.rollout(envs, (0, L), agent.actor, skill, checkpoint["state"], True)
         periods = [state_period(episode.obs[100:])[0] for episode in episodes]
