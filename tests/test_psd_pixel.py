@@ -298,6 +298,19 @@ def test_frames_of_eight_robots_are_their_own(tmp_path):
     assert list(tmp_path.iterdir()) == []  # no MUJOCO_LOG.TXT
 
 
+@pytest.mark.usefixtures("egl")
+def test_another_robot_of_another_size_does_not_get_into_the_picture():
+    """Gymnasium leaves the OpenGL context of the last robot that was made as the current one."""
+    _, (env,) = cheetahs(1)
+    expected = env.reset(seed=0)[0][-3:].transpose(1, 2, 0)
+    flags = "--env-id Ant-v4 --image-size 24 --crop-size 20".split()
+    other = psd_pixel.make_env(psd_pixel.parse_args(flags)[0])
+    other.reset(seed=0)
+    np.testing.assert_array_equal(env.render(), expected)
+    env.close()
+    other.close()
+
+
 def robot_pixels(frame):
     """Where a frame (3, S, S) is orange or pink: floor and sky are grey and green."""
     red, green, _ = frame.astype(int)
