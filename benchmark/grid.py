@@ -32,6 +32,10 @@ CPU = """--normalize-obs --hidden-units 256 --phi-batch-size 256 --phi-lr 1e-3 -
 SAC = "--normalize-obs --hidden-units 256 --sac-lr 3e-4 --alpha-lr 6e-4"
 CHEETAH = f"psd.py --env-id HalfCheetah-v4 {CPU} --no-adaptive-sampling --L-min 5 --L-max 20"
 CHEETAH += " --num-periods 16"
+# Smaller and faster still, for what has many runs (docs/recipes.md, "Smaller and faster")
+FAST = """--normalize-obs --hidden-units 128 --phi-batch-size 256 --phi-lr 1e-3 --sac-lr 6e-4
+    --alpha-lr 3e-3 --latent-dim 2 --gamma 0.95"""
+FOUR = f"--env-id HalfCheetah-v4 {FAST} --no-adaptive-sampling --L-min 6 --L-max 18"
 BASELINES = [
     ("metra", "metra.py", "--phi-lr 1e-3 --lam-lr 1e-3"),
     ("diayn", "diayn.py", "--discriminator-lr 1e-3"),
@@ -50,10 +54,12 @@ def variants(command, epochs, seeds, **flags):
 
 
 GRIDS = {
-    # docs/traps.md: the paper's reward, a smaller lambda_2, the radius bonus, and both
-    "traps": variants(
-        CHEETAH,
-        epochs=600,
+    # docs/traps.md: the paper's reward and the radius bonus
+    "traps": variants(CHEETAH, 600, seeds=[1, 2], paper="", radius="--radius-coef 1"),
+    # with a smaller lambda_2, without and with the bonus; and phi ahead of the policy
+    "lambda": variants(
+        f"psd.py {FOUR}",
+        epochs=300,
         seeds=[1, 2],
         paper="",
         lam_2_1="--lam-2 1",
@@ -63,18 +69,27 @@ GRIDS = {
         radius_lam_2_1="--radius-coef 1 --lam-2 1",
         radius_lam_2_2="--radius-coef 1 --lam-2 2",
         radius_lam_2_3="--radius-coef 1 --lam-2 3",
-    ),
+    )
+    | variants(f"benchmark/what_if.py more_phi {FOUR}", 300, [1, 2], more_phi="")
+    | variants(f"benchmark/what_if.py warm_up {FOUR}", 300, [1, 2], warm_up=""),
     # the paper's way to a range of L: one at first, and a gate on the reward
     "adaptive": variants(
-        f"psd.py --env-id HalfCheetah-v4 {CPU} --adaptive-interval 200",
-        epochs=600,
+        f"psd.py --env-id HalfCheetah-v4 {FAST} --adaptive-interval 200",
+        epochs=300,
         seeds=[1, 2],
         first_10="",
         first_6="--L-min 6 --L-max 6",
-        first_10_step_2="--adaptive-step 2",
-        first_10_interval_400="--adaptive-interval 400",
-        first_10_radius="--radius-coef 1",
-        first_10_lam_2_2="--lam-2 2",
+        step_2="--adaptive-step 2",
+        interval_400="--adaptive-interval 400",
+        lam_2_2="--lam-2 2",
+        radius="--radius-coef 1",
+    )
+    | variants(
+        f"benchmark/what_if.py gate --env-id HalfCheetah-v4 {FAST} --adaptive-interval 200",
+        epochs=300,
+        seeds=[1, 2],
+        gate="",
+        gate_radius="--radius-coef 1",
     ),
     # Figure 3 beside PSD: the baselines, and SAC on r_ext alone
     "fig3": {
@@ -197,14 +212,14 @@ def epochs_done(run_dir):
 def run_and_judge(name, command, run_dir):
     """Trains, or goes on, or does nothing; then evaluate.py, unless it has judged these weights."""
     total = int(command.split("--total-epochs ")[1].split()[0]) if "--total" in command else 0
-    script = command.split()[0]
-    downstream = script == "downstream_ppo.py"  # which judges itself, when it has trained
+    script = command.split(" --")[0].split()  # with what_if.py, what is changed
+    downstream = script == ["downstream_ppo.py"]  # which judges itself, when it has trained
     judged, model = run_dir / "evaluation.json", run_dir / "model.pt"
     judged = run_dir / "downstream.json" if downstream else judged
     if epochs_done(run_dir) < total or downstream and not judged.exists():
         flags = shlex.split(command) + ["--run-name", str(run_dir.relative_to("runs"))]
         if (run_dir / "resume.pt").exists():
-            flags = [script, "--resume", str(run_dir), "--total-epochs", str(total)]
+            flags = [*script, "--resume", str(run_dir), "--total-epochs", str(total)]
         elif run_dir.exists():
             shutil.rmtree(run_dir)  # killed before its first checkpoint: nothing to go on from
         print(f"{name}: {' '.join(flags)}", flush=True)

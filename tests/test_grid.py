@@ -10,6 +10,7 @@ import torch
 from conftest import REPO, TINY
 
 import plot
+import psd
 
 
 def load(path):
@@ -29,6 +30,8 @@ def test_every_command_parses_and_no_two_are_equal(name):
     one_seed = {re.sub(r"--seed \d+|_s\d+", "", c): c for c in commands.values()}
     for command in one_seed.values():
         script, *flags = command.split()
+        if "what_if" in script:  # psd.py, but for one function
+            script, flags = "psd.py", flags[1:]
         module = importlib.import_module(script[:-3].replace("/", "."))  # not twice: it registers
         args, _ = module.parse_args(flags)
         assert args.total_epochs < 10_000 or "--policy" in flags  # a study has a budget
@@ -134,3 +137,70 @@ def test_table_counts_true_skills_over_seeds(tmp_path, capsys):
     assert set(rows) == {"both"} and set(rows["both"]) == {1, 2}
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("| both | 2 | 3 of 6 | 0.19 to 0.81 | 4 of 6 | 0.50 | 1.00 |")
+
+
+@pytest.fixture
+def what_if(monkeypatch):
+    """benchmark/what_if.py; what it replaces in psd.py is put back."""
+    for name in ("update", "period_return"):
+        monkeypatch.setattr(psd, name, getattr(psd, name))
+    return load(REPO / "benchmark/what_if.py")
+
+
+def weights(module):
+    return [p.detach().clone() for p in module.parameters()]
+
+
+def equal(old, new):
+    return all(torch.equal(a, b) for a, b in zip(old, new, strict=True))
+
+
+def test_what_if_phi_is_ahead(what_if, tiny_args, make_agent_and_buffer, monkeypatch):
+    """More updates of phi before one of all; or of phi alone, as long as the warm-up lasts."""
+    update, first = psd.update, {}
+    for change in (what_if.more_phi, what_if.warm_up):
+        monkeypatch.setattr(psd, "update", update)
+        monkeypatch.setattr(what_if, "WARM_UP", 1)  # epochs, of 4 updates
+        agent, buffer = make_agent_and_buffer(tiny_args)
+        first[change] = weights(agent.actor), weights(agent.phi)
+        change()
+        for expected in [4, 8, 12, 16, 20] if change is what_if.more_phi else [1, 2, 3, 4, 5]:
+            psd.update(agent, buffer, tiny_args)
+            steps = agent.optimizers["phi"].state[agent.phi[0].weight]["step"]
+            assert steps == expected
+            waits = change is what_if.warm_up and expected <= 4
+            assert equal(first[change][0], weights(agent.actor)) == waits
+            assert not equal(first[change][1], weights(agent.phi))
+
+
+def test_what_if_phi_s_own_step_is_that_of_an_update(what_if, tiny_args, make_agent_and_buffer):
+    agent, buffer = make_agent_and_buffer(tiny_args)
+    torch.manual_seed(1)
+    metrics = psd.update(agent, buffer, tiny_args)
+    other, buffer = make_agent_and_buffer(tiny_args)
+    torch.manual_seed(1)
+    own = what_if.phi_step(other, buffer, tiny_args)
+    assert equal(weights(agent.phi), weights(other.phi))
+    assert all(metrics[name] == value for name, value in own.items()) and len(own) == 4
+
+
+def test_what_if_the_gate_looks_at_the_radius(what_if, tiny_args):
+    """A circle of a third of the size, and one that is too large, under the same r_PSD."""
+    envs = [psd.make_env(tiny_args) for _ in range(tiny_args.adaptive_episodes)]
+    agent = psd.Agent(tiny_args, 3, envs[0].action_space, "cpu")
+    state = {"epoch": 3, "obs_mean": torch.zeros(3), "obs_std": torch.ones(3)}
+    plain, (L, T) = psd.period_return(envs, agent, 7, state, tiny_args), (7, 40)
+    what_if.gate()
+
+    def circle(radius):
+        angle = torch.arange(T + 1) * 2 * np.pi / (2 * L)
+        return lambda *_: radius * L / 2 * torch.stack([angle.cos(), angle.sin()], dim=1)
+
+    for radius in (1 / 3, 1.0, 1.5):
+        psd_encode, psd.encode = psd.encode, circle(radius)
+        side = radius * L * np.sin(np.pi / (2 * L)) - L * np.sin(np.pi / (2 * L))
+        R = psd.period_return(envs, agent, L, state, tiny_args)
+        psd.encode = psd_encode
+        expected = T * np.exp(-tiny_args.kappa * side**2) * min(radius, 1)
+        assert R == pytest.approx(expected, rel=1e-4)
+    assert plain > psd.period_return(envs, agent, L, state, tiny_args) > 0

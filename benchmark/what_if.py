@@ -1,0 +1,94 @@
+"""psd.py with one thing changed, for questions whose answer does not belong into the script.
+
+    python benchmark/what_if.py                              # what can be changed
+    python benchmark/what_if.py gate --env-id HalfCheetah-v4 --num-threads 1   # psd.py's flags
+
+Checkpoints are psd.py's: evaluate.py and plot.py take them. docs/traps.md has what came out.
+"""
+
+import sys
+from functools import wraps
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import numpy as np  # noqa: E402
+
+import psd  # noqa: E402
+
+WARM_UP = 50  # epochs of phi alone
+EXTRA = 3  # more updates of phi for each of the policy
+
+
+def gate():
+    """A bound expands by the sum of r_PSD times the radius, which a circle that is too small
+    does not have."""
+
+    def period_return(envs, agent, L, state, args):
+        n, key = args.adaptive_episodes, (args.seed, state["epoch"], L)
+        device = agent.log_alpha.device
+        skill = psd.embed_period(psd.torch.full((n,), L, device=device), args.embed_dim)
+        episodes = psd.rollout(envs[:n], key, agent.actor, skill, state, deterministic=True)
+        returns = []
+        for i in range(n):
+            phi = psd.encode(agent, episodes[i], skill[i])
+            statistics = psd.latent_statistics(phi, L, args.kappa)
+            returns.append(statistics["r_psd"] * min(statistics["radius"], 1.0) * (len(phi) - 1))
+        return np.mean(returns)
+
+    psd.period_return = period_return
+
+
+def phi_step(agent, buffer, args):
+    """The encoder's part of psd.update."""
+    obs, L, skill = psd.sample_triplets(buffer, args.phi_batch_size)
+    phi = agent.phi(obs, skill.expand(3, -1, -1))  # (3, B, d)
+    loss, metrics = psd.encoder_loss(*phi, L, args.k, args.lam_1, args.lam_2, args.epsilon)
+    agent.optimizers["phi"].zero_grad()
+    loss.backward()
+    agent.optimizers["phi"].step()
+    return {"losses/phi_loss": loss.detach()} | metrics
+
+
+def more_phi():
+    """EXTRA more updates of phi before each of the policy."""
+    update = psd.update
+
+    @wraps(update)
+    def ahead(agent, buffer, args, train_phi=True):
+        for _ in range(EXTRA if train_phi else 0):
+            phi_step(agent, buffer, args)
+        return update(agent, buffer, args, train_phi)
+
+    psd.update = ahead
+
+
+def warm_up():
+    """phi alone for WARM_UP epochs, on the data of a policy that knows nothing."""
+    update = psd.update
+
+    @wraps(update)
+    def ahead(agent, buffer, args, train_phi=True):
+        # as many updates as phi has had tell the epoch, after a resume, too
+        steps = agent.optimizers["phi"].state.get(agent.phi[0].weight, {}).get("step", 0)
+        if train_phi and steps < WARM_UP * args.updates_per_epoch:
+            return phi_step(agent, buffer, args)
+        return update(agent, buffer, args, train_phi)
+
+    psd.update = ahead
+
+
+CHANGES = {"gate": gate, "more_phi": more_phi, "warm_up": warm_up}
+
+
+def main():
+    if len(sys.argv) < 2 or sys.argv[1] not in CHANGES:
+        lines = [f"{name}: {' '.join(f.__doc__.split())}" for name, f in CHANGES.items()]
+        sys.exit("\n".join(["choose a change, then psd.py's flags:", *lines]))
+    CHANGES[sys.argv[1]]()
+    psd.main(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()
