@@ -195,7 +195,8 @@ class FrictionTask(Task):
     def do_simulation(self, ctrl, n_frames):
         super().do_simulation(ctrl, n_frames)
         self.num_steps += 1
-        self.set_friction()  # of the next step, so that s_task tells it
+        if self.num_steps % FRICTION_STEPS == 0:
+            self.set_friction()  # of the next step, so that s_task tells it
 
     def step(self, action):
         friction = self.friction

@@ -40,7 +40,7 @@ def test_every_command_parses_and_no_two_are_equal(name):
 def test_table_1_takes_its_skills_from_the_other_grid():
     """All that go forward, on the robot of the task; baselines with 16 discrete skills."""
     skills, runs = grid.GRIDS["table1_skills"], grid.GRIDS["table1"]
-    assert len(skills) == 2 * 7 * 3 and len(runs) == 4 * (6 * 3 + 1) * 3
+    assert len(skills) == 2 * 7 and len(runs) == 4 * (6 * 3 + 1) * 3
     assert all("--ext-coef 1" in command for command in skills.values())
     for name, command in skills.items():
         script = command.split()[0]
@@ -52,7 +52,6 @@ def test_table_1_takes_its_skills_from_the_other_grid():
         ).groups()
         robot = folder.split("_")[0]
         assert task.startswith(robot) and f"--env-id {robot}-v4" in skills[folder]
-        assert folder.rsplit("_s", 1)[1] == command.split("--seed ")[1]  # a seed of skills, a seed
 
 
 def test_table_1_is_the_mean_over_seeds_with_students_interval(tmp_path, capsys):
