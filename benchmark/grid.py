@@ -150,12 +150,11 @@ GRIDS["pixel"] = variants(
 
 # Figure 8, and what the paper says of encoders that do not see each other's variable
 GRIDS["psd_metra"] = {
-    f"{robot}_{name}_s1": f"psd_metra.py --env-id {robot}-v4 {CPU} --alpha-lr 3e-3 "
-    f"--no-adaptive-sampling --latent-dim 2 --radius-coef 2 {own} {extra} --total-epochs 2000 "
-    "--seed 1"
+    f"{robot}_{name}_s1": f"psd_metra.py --env-id {robot}-v4 {FAST} --no-adaptive-sampling "
+    f"--radius-coef 2 {own} {extra} --total-epochs 1100 --seed 1"
     for robot, own in [
-        ("Ant", "--action-scale 0.3 --gamma 0.95 --sac-lr 6e-4 --L-min 8 --L-max 24"),
-        ("Walker2d", "--action-scale 0.5 --gamma 0.97 --sac-lr 6e-4 --L-min 12 --L-max 48"),
+        ("Ant", "--action-scale 0.3 --L-min 8 --L-max 24 --num-periods 5"),
+        ("Walker2d", "--action-scale 0.15 --gamma 0.98 --L-min 30 --L-max 120 --num-periods 7"),
     ]
     for name, extra in [("mutual", ""), ("independent", "--no-mutual-conditioning")]
 }
