@@ -117,7 +117,7 @@ RECIPES = {
     "HalfCheetah": "--sac-lr 3e-4 --alpha-lr 6e-4 --radius-coef 1 --L-min 5 --L-max 20 "
     "--num-periods 16 --total-epochs 1000",
     "Ant": "--action-scale 0.3 --latent-dim 2 --gamma 0.95 --sac-lr 6e-4 --alpha-lr 3e-3 "
-    "--radius-coef 2 --L-min 8 --L-max 24 --num-periods 5 --total-epochs 1200",
+    "--radius-coef 2 --L-min 8 --L-max 24 --num-periods 5 --total-epochs 600",
 }
 ROBOT = "psd.py --env-id {}-v4 --normalize-obs --hidden-units 256 --phi-batch-size 256 "
 ROBOT += "--phi-lr 1e-3 --no-adaptive-sampling "
