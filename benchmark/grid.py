@@ -246,7 +246,8 @@ def wilson(true, total, z=1.96):
 
 
 def table(names, folder):
-    """One row a variant: skills within 5 and 10 % of 2L over its seeds, and their mean r_PSD."""
+    """One row a variant: skills within 5 and 10 % of 2L over its seeds, of those whose L was trained,
+    and their mean r_PSD."""
     rows = {}
     for name in names:
         path = folder / name / "evaluation.json"
@@ -256,7 +257,9 @@ def table(names, folder):
                 continue
             variant, seed = name.rsplit("_s", 1)
             rows.setdefault(variant, {})[int(seed)] = [
-                {key: skill[key] for key in ("L", "period", "r_psd", "radius")} for skill in skills
+                {key: skill[key] for key in ("L", "period", "r_psd", "radius")}
+                for skill in skills
+                if skill["trained"]
             ]
     print("| variant | seeds | within 5 % | 95 % interval | within 10 % | r_PSD | radius |")
     print("| --- | --- | --- | --- | --- | --- | --- |")

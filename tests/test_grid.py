@@ -127,9 +127,10 @@ def test_runs_once_resumes_and_judges(tmp_path, monkeypatch):
 def test_table_counts_true_skills_over_seeds(tmp_path, capsys):
     for seed, periods in [(1, [10.2, 25.0, None]), (2, [10.8, 20.9, 39.9])]:
         skills = [
-            {"L": L, "period": period, "r_psd": 0.5, "radius": 1.0}
+            {"L": L, "period": period, "r_psd": 0.5, "radius": 1.0, "trained": True}
             for L, period in zip([5, 10, 20], periods)
         ]
+        skills.append({"L": 7, "period": 14.0, "r_psd": 1.0, "radius": 1.0, "trained": False})
         (tmp_path / f"both_s{seed}").mkdir()
         (tmp_path / f"both_s{seed}/evaluation.json").write_text(json.dumps({"skills": skills}))
     rows = grid.table(["both_s1", "both_s2", "missing_s1"], tmp_path)
