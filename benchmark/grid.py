@@ -246,8 +246,8 @@ def wilson(true, total, z=1.96):
 
 
 def table(names, folder):
-    """One row a variant: skills within 5 and 10 % of 2L over its seeds, of those whose L was trained,
-    and their mean r_PSD."""
+    """One row a variant: of the skills whose L was trained, those within 5 and 10 % of 2L over its
+    seeds, and their mean r_PSD."""
     rows = {}
     for name in names:
         path = folder / name / "evaluation.json"
