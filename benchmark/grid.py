@@ -59,7 +59,7 @@ GRIDS = {
     # with a smaller lambda_2, without and with the bonus; and phi ahead of the policy
     "lambda": variants(
         f"psd.py {FOUR}",
-        epochs=300,
+        epochs=600,
         seeds=[1, 2],
         paper="",
         lam_2_1="--lam-2 1",
@@ -70,12 +70,12 @@ GRIDS = {
         radius_lam_2_2="--radius-coef 1 --lam-2 2",
         radius_lam_2_3="--radius-coef 1 --lam-2 3",
     )
-    | variants(f"benchmark/what_if.py more_phi {FOUR}", 300, [1, 2], more_phi="")
-    | variants(f"benchmark/what_if.py warm_up {FOUR}", 300, [1, 2], warm_up=""),
+    | variants(f"benchmark/what_if.py more_phi {FOUR}", 600, [1, 2], more_phi="")
+    | variants(f"benchmark/what_if.py warm_up {FOUR}", 600, [1, 2], warm_up=""),
     # the paper's way to a range of L: one at first, and a gate on the reward
     "adaptive": variants(
         f"psd.py --env-id HalfCheetah-v4 {FAST} --adaptive-interval 200",
-        epochs=300,
+        epochs=600,
         seeds=[1, 2],
         first_10="",
         first_6="--L-min 6 --L-max 6",
@@ -86,7 +86,7 @@ GRIDS = {
     )
     | variants(
         f"benchmark/what_if.py gate --env-id HalfCheetah-v4 {FAST} --adaptive-interval 200",
-        epochs=300,
+        epochs=600,
         seeds=[1, 2],
         gate="",
         gate_radius="--radius-coef 1",
