@@ -3,7 +3,8 @@
     python benchmark/what_if.py                              # what can be changed
     python benchmark/what_if.py gate --env-id HalfCheetah-v4 --num-threads 1   # psd.py's flags
 
-Checkpoints are psd.py's: evaluate.py and plot.py take them. docs/traps.md has what came out.
+Checkpoints are psd.py's: evaluate.py and plot.py take them. But `--resume` them here, for psd.py
+would go on without the change.
 """
 
 import sys

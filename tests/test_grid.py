@@ -97,6 +97,14 @@ def test_a_downstream_run_is_complete_with_its_json(tmp_path, monkeypatch):
         monkeypatch.setattr(grid, "epochs_done", lambda run_dir, done=done: done)
         grid.run_and_judge("a", command, folder)
         assert called == ([expected] if expected else [])
+    changed = "benchmark/what_if.py gate --total-epochs 9 --seed 1"  # goes on with its change
+    monkeypatch.setattr(grid, "epochs_done", lambda run_dir: 5)
+    (folder / "model.pt").touch()
+    called.clear()
+    grid.run_and_judge("a", changed, folder)
+    resumed = ["benchmark/what_if.py", "gate", "--resume", str(folder), "--total-epochs", "9"]
+    assert called == [resumed, ["evaluate.py", str(folder)]]
+    called.clear()
     control = "downstream_ppo.py --skills x --policy fixed --seed 1"
     grid.run_and_judge("b", control, folder.parent / "b")
     assert called == [[*control.split(), "--run-name", "table1/b"]]
