@@ -372,9 +372,7 @@ def common_period(periods):
     found = sorted(p for p in periods if p is not None)
     if not found:
         return None
-    median = found[
-        (len(found) - 1) // 2
-    ]  # one that was measured: the mean of 12 and 36 would be neither
+    median = found[(len(found) - 1) // 2]  # measured: the mean of 12 and 36 would be neither
     agree = sum(abs(p / median - 1) <= VERDICTS["close"] for p in found)
     return median if 2 * agree > len(periods) else None
 
@@ -722,12 +720,8 @@ def evaluate_skills(script, args, state, agent, options, statistics):
         rows.append({"skill": len(rows), "z": z} | row)
         states.append(first)
     actions = "random" if options.random_actions else "policy"
-    return (
-        rows,
-        states,
-        None,
-        {"actions": actions, "switch": None, "summary": summarize_skills(rows)},
-    )
+    more = {"actions": actions, "switch": None, "summary": summarize_skills(rows)}
+    return rows, states, None, more
 
 
 def evaluate(options):
