@@ -26,6 +26,7 @@ import torch
 import tyro
 
 REPO = Path(__file__).resolve().parent.parent
+THEN = " then "  # parts the stages of a run: what follows are flags to go on with
 # Small networks, fast learning rates, normalised observations: a laptop's hour (docs/traps.md)
 CPU = """--normalize-obs --hidden-units 256 --phi-batch-size 256 --phi-lr 1e-3 --sac-lr 3e-4
     --alpha-lr 6e-4"""
@@ -160,8 +161,9 @@ GRIDS["psd_metra"] = {
 }
 
 # Table 1, first the skills: all go forward (r_ext), 16 discrete ones for the baselines, and L over
-# the range that was trained for PSD. One set of them a method; then three seeds of PPO over it and,
-# without training, its controls
+# the range that was trained for PSD, with the bonus in two stages: periods, then the way forward
+# (docs/downstream_ppo.md). One set of them a method; then three seeds of PPO over it and, without
+# training, its controls
 PERIODS = {"HalfCheetah": "--L-min 5 --L-max 20", "Walker2d": "--L-min 10 --L-max 40"}
 FORWARD = {"psd": f"psd.py {FAST} --num-periods 16"}
 FORWARD["psd_radius"] = f"{FORWARD['psd']} --radius-coef 1"
@@ -178,12 +180,15 @@ POLICIES = {
 def forward(method, robot):
     """The flags with which a method's skills for a robot are trained."""
     own = f"--no-adaptive-sampling {PERIODS[robot]}" if "psd" in method else "--num-skills 16"
+    command = f"{FORWARD[method]} --env-id {robot}-v4 --seed 1"
+    if method == "psd_radius":
+        return f"{command} {own} --total-epochs 1000{THEN}--ext-coef 1 --total-epochs 1400"
     own = "" if method == "sac" else f"{own} --ext-coef 1"  # which has both already
-    return f"{FORWARD[method]} --env-id {robot}-v4 {own} --total-epochs 800"
+    return f"{command} {own} --total-epochs 1400"
 
 
 GRIDS["table1_skills"] = {
-    f"{robot}_{method}_s1": f"{forward(method, robot)} --seed 1"
+    f"{robot}_{method}_s1": forward(method, robot)
     for robot, method in itertools.product(PERIODS, FORWARD)
 }
 GRIDS["table1"] = {
@@ -212,15 +217,18 @@ def epochs_done(run_dir):
 
 def run_and_judge(name, command, run_dir):
     """Trains, or goes on, or does nothing; then evaluate.py, unless it has judged these weights."""
-    total = int(command.split("--total-epochs ")[1].split()[0]) if "--total" in command else 0
     script = command.split(" --")[0].split()  # with what_if.py, what is changed
     downstream = script == ["downstream_ppo.py"]  # which judges itself, when it has trained
     judged, model = run_dir / "evaluation.json", run_dir / "model.pt"
     judged = run_dir / "downstream.json" if downstream else judged
-    if epochs_done(run_dir) < total or downstream and not judged.exists():
-        flags = shlex.split(command) + ["--run-name", str(run_dir.relative_to("runs"))]
+    for i, stage in enumerate(command.split(THEN)):
+        total = int(stage.split("--total-epochs ")[1].split()[0]) if "--total" in stage else 0
+        if epochs_done(run_dir) >= total and not (downstream and not judged.exists()):
+            continue
+        flags = shlex.split(stage) + ["--run-name", str(run_dir.relative_to("runs"))]
         if (run_dir / "resume.pt").exists():
-            flags = [*script, "--resume", str(run_dir), "--total-epochs", str(total)]
+            more = shlex.split(stage) if i else ["--total-epochs", str(total)]
+            flags = [*script, "--resume", str(run_dir), *more]
         elif run_dir.exists():
             shutil.rmtree(run_dir)  # killed before its first checkpoint: nothing to go on from
         print(f"{name}: {' '.join(flags)}", flush=True)
@@ -325,7 +333,10 @@ def main():
             Path(args.out).write_text(json.dumps(rows, indent=1) + "\n")
     else:
         for name, command in runs.items():
-            print(f"python {' '.join(command.split())} --run-name {args.grid}/{name}")
+            first, *more = (" ".join(stage.split()) for stage in command.split(THEN))
+            print(f"python {first} --run-name {args.grid}/{name}")
+            for stage in more:
+                print(f"python {first.split()[0]} --resume runs/{args.grid}/{name} {stage}")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,9 @@ def test_every_command_parses_and_no_two_are_equal(name):
     assert len(set(commands.values())) == len(commands) > 1
     one_seed = {re.sub(r"--seed \d+|_s\d+", "", c): c for c in commands.values()}
     for command in one_seed.values():
+        command, *more = command.split(grid.THEN)
         script, *flags = command.split()
+        flags += " ".join(more).split()  # of later stages, which win
         if "what_if" in script:  # psd.py, but for one function
             script, flags = "psd.py", flags[1:]
         module = importlib.import_module(script[:-3].replace("/", "."))  # not twice: it registers
@@ -104,6 +106,16 @@ def test_a_downstream_run_is_complete_with_its_json(tmp_path, monkeypatch):
     grid.run_and_judge("a", changed, folder)
     resumed = ["benchmark/what_if.py", "gate", "--resume", str(folder), "--total-epochs", "9"]
     assert called == [resumed, ["evaluate.py", str(folder)]]
+    # Stages: the second is a run that goes on with other flags, from wherever the first one is
+    staged = f"psd.py --seed 1 --total-epochs 4{grid.THEN}--ext-coef 1 --total-epochs 9"
+    go_on = ["psd.py", "--resume", str(folder), "--total-epochs", "4"]
+    forward = [*go_on[:3], "--ext-coef", "1", "--total-epochs", "9"]
+    for done, expected in [(3, [go_on, forward]), (4, [forward]), (8, [forward]), (9, [])]:
+        monkeypatch.setattr(grid, "epochs_done", lambda run_dir, done=done: done)
+        called.clear()
+        grid.run_and_judge("a", staged, folder)
+        assert called == [*expected, ["evaluate.py", str(folder)]]
+    monkeypatch.setattr(grid, "epochs_done", lambda run_dir: 0)
     called.clear()
     control = "downstream_ppo.py --skills x --policy fixed --seed 1"
     grid.run_and_judge("b", control, folder.parent / "b")
