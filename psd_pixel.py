@@ -60,7 +60,7 @@ class Args:
     hidden_layers: int = 2  # hidden layers of every network
     hidden_units: int = 1024  # units of each hidden layer
     # Pixels (Table 3; the CNN is CURL's)
-    image_size: int = 90  # side of the square image that is rendered
+    image_size: int = 90  # side of the square image; a smaller one is the paper's, scaled down
     crop_size: int = 84  # side of the crop that the networks see: random to learn, central to act
     frame_stack: int = 3  # consecutive images that make an observation
     num_filters: int = 32  # filters of each of the four convolutions
@@ -106,6 +106,7 @@ ROBOTS = {  # T, lambda_1 = lambda_2, d, v*, first L
     "Walker2d": (400, 10.0, 3, 1.0, 20),
     "any other": (200, 5.0, 3, 0.5, 10),
 }
+RENDER_SIZE = 90  # of smaller images, before they are scaled down
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
 FIXED_ON_RESUME = """env_id terminate action_scale episode_length episodes_per_epoch buffer_size
@@ -194,10 +195,11 @@ class Pixels(gym.Wrapper):
         self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
         self.renderer = getattr(env.unwrapped, "mujoco_renderer", None)
         if self.renderer:  # it has not rendered yet, and so will do as it is told here
-            model, self.renderer.width, self.renderer.height = env.unwrapped.model, *shape[1:]
+            model, side = env.unwrapped.model, max(self.size, RENDER_SIZE)
+            self.renderer.width = self.renderer.height = side
             camera = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
             self.renderer.camera_id = camera  # -1, which is the default view, if there is none
-            model.vis.global_.offwidth = model.vis.global_.offheight = self.size
+            model.vis.global_.offwidth = model.vis.global_.offheight = side
             # 25 to 35 times faster than with multisampling, shadows and reflections
             model.vis.quality.offsamples = model.vis.quality.shadowsize = 0
             model.mat_reflectance[:] = 0
@@ -206,8 +208,8 @@ class Pixels(gym.Wrapper):
         if self.renderer and self.renderer.viewer:  # each environment has its own OpenGL context
             self.renderer.viewer.make_context_current()
         image = self.env.render()[..., :3]  # (height, width, 3)
-        if image.shape[:2] != (self.size, self.size):  # not MuJoCo's
-            import cv2
+        if image.shape[:2] != (self.size, self.size):
+            import cv2  # its mean over an area keeps what is thinner than a pixel, like a leg
 
             image = cv2.resize(image, (self.size, self.size), interpolation=cv2.INTER_AREA)
         return image

@@ -319,7 +319,7 @@ def robot_pixels(frame):
 
 @pytest.mark.usefixtures("egl")
 def test_the_camera_follows_the_robot_and_the_picture_the_state():
-    _, (env,) = cheetahs(1)
+    _, (env,) = cheetahs(1, "--image-size", "90")
     robot = env.unwrapped
     seen = []
     for x, knee in [(0.0, 0.0), (40.0, 0.0), (0.0, 0.7)]:
@@ -387,6 +387,22 @@ def test_pictures_of_another_size_are_resized():
     after = env.step(np.ones(1, np.float32))[0]
     np.testing.assert_array_equal(after[:6], obs[3:])
     assert (after[6:] != obs[6:]).any()
+
+
+@pytest.mark.usefixtures("egl")
+def test_a_smaller_image_of_a_robot_is_the_papers_scaled_down():
+    """Rendered at its own size, a leg thinner than a pixel would flicker."""
+    _, (whole,) = cheetahs(1, "--image-size", "90")
+    _, (small,) = cheetahs(1, "--image-size", "30", "--crop-size", "30")
+    frames = [env.reset(seed=3)[0][-3:] for env in (whole, small)]
+    assert frames[0].shape == (3, 90, 90) and frames[1].shape == (3, 30, 30)
+    expected = frames[0].reshape(3, 30, 3, 30, 3).mean(axis=(2, 4))
+    assert np.abs(frames[1] - expected).max() <= 1
+    _, (large,) = cheetahs(1, "--image-size", "120")
+    large.reset(seed=3)
+    assert large.renderer.width == large.renderer.height == 120  # never blown up
+    for env in (whole, small, large):
+        env.close()
 
 
 # -------------------------------------------- Networks --------------------------------------------
