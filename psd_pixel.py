@@ -347,7 +347,7 @@ class CNN(nn.Sequential):
         low = (obs.shape[-1] - self.crop) // 2  # 0, for crops
         images = obs[..., low : low + self.crop, low : low + self.crop].flatten(0, -4)
         images = images.to(torch.float32, memory_format=torch.channels_last)  # faster so
-        return super().forward(images.div_(255)).unflatten(0, obs.shape[:-3])
+        return super().forward(images.div_(255).sub_(0.5)).unflatten(0, obs.shape[:-3])
 
 
 class Encoder(nn.Module):

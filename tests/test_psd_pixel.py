@@ -421,7 +421,7 @@ def test_the_cnn_is_curls():
         m.register_forward_hook(lambda _, x, y: shown.append((x[0].min(), x[0].max())))
     shown = []
     cnn(torch.full((1, 9, 84, 84), 255, dtype=torch.uint8))
-    assert shown[0] == (1, 1)  # from 0 to 1
+    assert shown[0] == (0.5, 0.5)  # from -0.5 to 0.5
 
 
 def test_to_act_and_to_encode_the_central_crop_is_taken():
