@@ -119,11 +119,15 @@ RECIPES = {
     "--num-periods 16 --total-epochs 1000",
     "Ant": "--action-scale 0.3 --latent-dim 2 --gamma 0.95 --sac-lr 6e-4 --alpha-lr 3e-3 "
     "--radius-coef 2 --L-min 8 --L-max 24 --num-periods 5 --total-epochs 600",
+    "Walker2d": "--no-terminate --hidden-units 128 --action-scale 0.2 --latent-dim 2 --gamma 0.98 "
+    "--sac-lr 6e-4 --alpha-lr 3e-3 --radius-coef 2 --episode-length 800 --episodes-per-epoch 4 "
+    f"--L-min 20 --L-max 80 --num-periods 13 --total-epochs 1687{THEN}"
+    "--phi-lr 3e-4 --sac-lr 2e-4 --alpha-lr 1e-3 --total-epochs 2500",
 }
 ROBOT = "psd.py --env-id {}-v4 --normalize-obs --hidden-units 256 --phi-batch-size 256 "
 ROBOT += "--phi-lr 1e-3 --no-adaptive-sampling "
 GRIDS["robots"] = {
-    f"{robot}_s{seed}": f"{ROBOT.format(robot)}{recipe} --seed {seed}"
+    f"{robot}_s{seed}": f"{ROBOT.format(robot)}--seed {seed} {recipe}"
     for (robot, recipe), seed in itertools.product(RECIPES.items(), [1, 2])
 }
 GRIDS["ant"] = variants(
