@@ -320,14 +320,14 @@ def load_skills(path):
     file = Path(path) / "model.pt" if Path(path).is_dir() else Path(path)
     try:
         checkpoint = torch.load(file, map_location="cpu", weights_only=True)
+        if checkpoint["script"] not in SEES_POSITION:
+            known = ", ".join(f"{name}.py" for name in SEES_POSITION)
+            fail(f"{file} is of {checkpoint['script']}.py: the skills of {known} can be used")
         skills = {k: checkpoint[k] for k in ("script", "args", "state", "agent")}
         state = {k: skills["state"][k] for k in ("obs_mean", "obs_std")}
     except Exception as error:  # of many types
         reason = "damaged or no checkpoint" if file.is_file() else "missing"
         fail(f"{file} is {reason} ({type(error).__name__})")
-    if skills["script"] not in SEES_POSITION:
-        known = ", ".join(f"{name}.py" for name in SEES_POSITION)
-        fail(f"{file} is of {skills['script']}.py: the skills of {known} can be used")
     if skills["args"].get("num_skills") == 0:
         fail(f"{file} has continuous skills: train with --num-skills 16 for these tasks")
     actor = {k[6:]: w for k, w in skills["agent"].items() if k.startswith("actor.")}
@@ -549,7 +549,8 @@ def evaluate_policy(envs, args, agent):
     """Returns of fresh episodes, the same for all policies; and the policy, to be filmed."""
     names, result = envs[0].skills.names, {}
     generator = torch.Generator().manual_seed(args.seed)  # that of training stays as it was
-    envs = [*envs, *(make_skill_env(args, envs[0].skills) for _ in range(EVAL_ENVS - len(envs)))]
+    more = (make_skill_env(args, envs[0].skills) for _ in range(EVAL_ENVS - len(envs)))
+    envs = [*envs[:EVAL_ENVS], *more]
 
     def constant(skill):
         return lambda obs: [skill] * len(obs)
@@ -656,13 +657,12 @@ def load_checkpoint(path):
     """Tensors and plain values only: a checkpoint cannot run code."""
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        script = [checkpoint[k] for k in "script args state agent optimizer rng skills".split()][0]
+        if checkpoint["script"] != SCRIPT:
+            fail(f"{path} was written by {checkpoint['script']}.py, not by {SCRIPT}.py")
+        return {k: checkpoint[k] for k in "script args state agent optimizer rng skills".split()}
     except Exception as error:  # of many types
         reason = "damaged or no checkpoint" if path.is_file() else "missing"
         fail(f"{path} is {reason} ({type(error).__name__})")
-    if script != SCRIPT:
-        fail(f"{path} was written by {script}.py, not by {SCRIPT}.py")
-    return checkpoint
 
 
 def restore(checkpoint, agent):
@@ -757,9 +757,11 @@ def main(argv=None):
     run_dir.mkdir(parents=True, exist_ok=True)  # not before: a control that was killed left nothing
     head = {name: getattr(args, name) for name in ("task", "policy", "seed", "skills")}
     head |= {"method": content["script"], "ext_coef": content["args"]["ext_coef"]}
+    head["radius_coef"] = content["args"].get("radius_coef", 0.0)
     head |= {"skill_seed": content["args"]["seed"], "skill_epochs": content["state"]["epoch"]}
     head["num_skills"] = len(skills.names)
     head |= {"epochs": state["epoch"], "episodes": state["epoch"] * args.episodes_per_epoch}
+    head["args"] = {k: v for k, v in vars(args).items() if k not in ("run_name", "resume")}
     write_json(run_dir / "downstream.json", head | result)
     low, high = result["interval"]
     print(f"{args.task}, {args.policy}: mean return {result['mean']:.3g} ({low:.3g} to {high:.3g})")

@@ -746,6 +746,7 @@ def table1(path):
             PAPER_TABLE_1[task], ROWS[policy], METHODS[method]  # noqa: B018
         episodes = sorted({c["episodes"] for c in cells if c["policy"] == "learned"})
         epochs = sorted({c["skill_epochs"] for c in cells})
+        seeds = sorted({c["skill_seed"] for c in cells})
         texts = {key: cell_text(c) for key, c in found.items()}
     except FileNotFoundError:
         fail(f"{path} is missing: python benchmark/grid.py table1 --table --out {path} writes it")
@@ -762,8 +763,9 @@ def table1(path):
         counts = " or ".join(f"{n:,}" for n in episodes)
         text += f"\n\nPPO: {counts} episodes (paper: 100,000)."
     if epochs:
-        text += f"\nSkills: {' or '.join(f'{n:,}' for n in epochs)} epochs."
-    return text + "\nIn brackets: 95 % interval of the mean over seeds, and their number.\n"
+        text += f"\nSkills: {' or '.join(f'{n:,}' for n in epochs)} epochs, trained with seed "
+        text += f"{' or '.join(map(str, seeds))}: one set a method, for all seeds of PPO."
+    return text + "\nIn brackets: 95 % interval of the mean over PPO's seeds, and their number.\n"
 
 
 def cell_text(cell):

@@ -493,13 +493,12 @@ def load_checkpoint(path):
     """Tensors and plain values only: a checkpoint cannot run code."""
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        script = [checkpoint[k] for k in "script args state agent buffer optimizers rng".split()][0]
+        if checkpoint["script"] != SCRIPT:
+            fail(f"{path} was written by {checkpoint['script']}.py, not by {SCRIPT}.py")
+        return {k: checkpoint[k] for k in "script args state agent buffer optimizers rng".split()}
     except Exception as error:  # of many types
         reason = "damaged or no checkpoint" if path.is_file() else "missing"
         fail(f"{path} is {reason} ({type(error).__name__})")
-    if script != SCRIPT:
-        fail(f"{path} was written by {script}.py, not by {SCRIPT}.py")
-    return checkpoint
 
 
 def restore(checkpoint, agent, buffer):

@@ -211,6 +211,7 @@ class Args:
     run: bool = False  # run and judge what is missing
     jobs: int = 1  # at the same time, each on one core
     table: bool = False  # what evaluate.py has measured so far
+    read: str | None = None  # folder of the table's runs (None: runs/GRID), e.g. results/table1
     out: str | None = None  # also write the table's numbers to this JSON
 
 
@@ -310,7 +311,7 @@ def table1(names, folder):
         cell = {"task": task, "method": method, "policy": policy, "mean": mean}
         cell["interval"] = [float(mean - half), float(mean + half)] if n > 1 else None
         cell |= {"seeds": [result["seed"] for result in results], "means": means}
-        for key in ("episodes", "eval_episodes", "skill_epochs", "ext_coef"):
+        for key in ("episodes", "eval_episodes", "skill_seed", "skill_epochs", "ext_coef"):
             values = {result[key] for result in results}
             if len(values) > 1:
                 sys.exit(f"{task}, {method}, {policy}: seeds differ in {key}: {sorted(values)}")
@@ -327,12 +328,20 @@ def main():
         lines = [f"{name}: {len(commands)} runs" for name, commands in GRIDS.items()]
         sys.exit("\n".join(["choose a grid:", *lines]) if args.grid else print("\n".join(lines)))
     runs = {name: c for name, c in GRIDS[args.grid].items() if args.only in name}
-    folder = Path("runs") / args.grid
+    folder, failed = Path("runs") / args.grid, []
+
+    def attempt(name):
+        try:
+            run_and_judge(name, runs[name], folder / name)
+        except subprocess.CalledProcessError:  # the others go on
+            print(f"{name}: failed, the end of {folder / name}*.log says why", flush=True)
+            failed.append(name)
+
     if args.run:
         with ThreadPoolExecutor(args.jobs) as pool:
-            list(pool.map(lambda item: run_and_judge(*item, folder / item[0]), runs.items()))
+            list(pool.map(attempt, runs))
     if args.table or args.run:
-        rows = (table1 if args.grid == "table1" else table)(runs, folder)
+        rows = (table1 if args.grid == "table1" else table)(runs, Path(args.read or folder))
         if args.out:
             Path(args.out).write_text(json.dumps(rows, indent=1) + "\n")
     else:
@@ -341,6 +350,8 @@ def main():
             print(f"python {first} --run-name {args.grid}/{name}")
             for stage in more:
                 print(f"python {first.split()[0]} --resume runs/{args.grid}/{name} {stage}")
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

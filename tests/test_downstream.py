@@ -23,6 +23,7 @@ from test_resume import differences, read_some, same
 import downstream_ppo as ppo
 import psd
 import psd_metra
+import psd_pixel
 from baselines import csd, dads, diayn, metra
 
 HURDLES = ["HalfCheetahHurdle-v0", "Walker2dHurdle-v0"]
@@ -54,6 +55,15 @@ def save_skills(script, folder, env_id, *flags):
     folder.mkdir(parents=True)
     script.save_checkpoint(folder, args, state, agent, types.SimpleNamespace())
     return args, agent, state
+
+
+def save_pixels(folder):
+    """A checkpoint as psd_pixel.py writes it: no statistics of observations."""
+    args = psd_pixel.Args(image_size=15, crop_size=15, num_filters=2, hidden_units=8, latent_dim=2)
+    agent = psd_pixel.Agent(args, 9, gym.spaces.Box(-1, 1, (6,)), "cpu")
+    state = {"epoch": 1, "global_step": 1, "bounds": (5, 40, True, True)}
+    folder.mkdir(parents=True)
+    psd_pixel.save_checkpoint(folder, args, state, agent, types.SimpleNamespace())
 
 
 @pytest.fixture
@@ -404,12 +414,12 @@ def test_stable_baselines3_trains_on_the_wrapped_task(cheetah):
     stable_baselines3 = pytest.importorskip("stable_baselines3")
     skills = ppo.Skills(ppo.load_skills(cheetah), FRICTIONS[0], "cpu")
     env = ppo.SkillEnv(ppo.make_task(FRICTIONS[0]), skills, 10)
-    peer = stable_baselines3.PPO("MlpPolicy", env, n_steps=256, n_epochs=2, seed=0, device="cpu")
+    peer = stable_baselines3.PPO("MlpPolicy", env, n_steps=1024, n_epochs=2, seed=0, device="cpu")
     before = {k: w.clone() for k, w in peer.policy.state_dict().items()}
     frozen = {k: w.clone() for k, w in skills.actor.state_dict().items()}
-    peer.learn(512)  # of ten low-level steps each
+    peer.learn(2048)  # of ten low-level steps each
     after = peer.policy.state_dict()
-    assert peer.num_timesteps == 512
+    assert peer.num_timesteps == 2048
     assert any(not torch.equal(before[k], after[k]) for k in before)
     assert all(torch.equal(frozen[k], w) for k, w in skills.actor.state_dict().items())
 
@@ -499,6 +509,27 @@ def test_controls_write_their_numbers_and_train_nothing(walker):
         assert (used == [result["best_skill"]]) if policy == "fixed" else len(used) > 1
 
 
+def test_episodes_of_the_evaluation_start_the_same_for_every_policy(walker, monkeypatch):
+    """And for every number of episodes an epoch: EVAL_ENVS environments step together."""
+    starts, real = [], ppo.collect
+
+    def collect(envs, key, choose):
+        played = real(envs, key, choose)
+        starts[-1].extend(trajectory.obs[0] for trajectory in played)
+        return played
+
+    monkeypatch.setattr(ppo, "collect", collect)
+    skills = ppo.Skills(ppo.load_skills(walker), HURDLES[1], "cpu")
+    for policy, n in [("random", 1), ("learned", 2), ("learned", 3)]:
+        args = ppo.Args(task=HURDLES[1], policy=policy, episodes_per_epoch=n, eval_episodes=5)
+        envs = [ppo.make_skill_env(args, skills) for _ in range(n)]
+        agent = ppo.HighLevelAgent(args, envs[0].observation_space.shape[0], 16, "cpu")
+        starts.append([])
+        ppo.evaluate_policy(envs, args, agent)
+    assert len(starts[0]) == 5 and len(np.unique(starts[0], axis=0)) == 5
+    assert np.array_equal(starts[0], starts[1]) and np.array_equal(starts[0], starts[2])
+
+
 def test_the_best_skill_is_judged_on_other_episodes_than_it_was_chosen_on():
     """Arm 7 is the best; what it is said to earn comes from fresh episodes."""
 
@@ -530,6 +561,7 @@ BAD_INPUT = {
     "--skills v5": "needs skills of HalfCheetah-v4, these are of HalfCheetah-v5",
     "--skills continuous": "continuous skills: train with --num-skills 16",
     "--skills pixels": "is of psd_pixel.py: the skills of psd.py, psd_metra.py, diayn.py",
+    "--skills runs/ppo": "is of downstream_ppo.py: the skills of psd.py",
     "--skills broken": "has no actor, or one with weights that are not finite",
     "--skills other_size": "do not fit psd.py's actor",
     "--skills cheetah --task Ant-v4": "--task Ant-v4: choose one of HalfCheetahHurdle-v0, Walker2d",
@@ -539,7 +571,8 @@ BAD_INPUT = {
     "--skills cheetah --eval-episodes 1": "take 2 or more",
     "--skills cheetah --run-name taken": "runs/taken exists: --resume it, or",
     "--resume runs/none": "runs/none/resume.pt is missing",
-    "--resume cheetah": "cheetah/resume.pt is damaged or no checkpoint",
+    "--resume cheetah": "cheetah/resume.pt was written by psd.py, not by downstream_ppo.py",
+    "--resume cut": "cut/resume.pt is damaged or no checkpoint",
 }
 
 
@@ -549,7 +582,10 @@ def test_bad_input_ends_in_one_line_and_writes_nothing(tmp_path, cheetah, walker
     save_skills(psd, tmp_path / "v5", "HalfCheetah-v5")
     save_skills(metra, tmp_path / "continuous", "HalfCheetah-v4", "--num-skills", "0")
     good = torch.load("cheetah/model.pt", weights_only=True)
-    torch.save({**good, "script": "psd_pixel"}, tmp_path / "pixels")
+    save_pixels(tmp_path / "pixels")
+    run(*TINY, "--skills", cheetah, "--run-name", "ppo")
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut/resume.pt").write_bytes((tmp_path / "cheetah/resume.pt").read_bytes()[:999])
     bias = {"actor.net.0.bias": torch.full((16,), torch.nan)}
     torch.save({**good, "agent": good["agent"] | bias}, tmp_path / "broken")
     torch.save({**good, "args": good["args"] | {"hidden_units": 8}}, tmp_path / "other_size")
@@ -573,8 +609,8 @@ def test_what_cannot_be_resumed_says_so(walker):
     }.items():
         with pytest.raises(SystemExit, match=message):
             ppo.main(["--resume", "runs/a", *flags.split()])
-    torch.save({**checkpoint, "script": "psd"}, "runs/a/resume.pt")
-    with pytest.raises(SystemExit, match="was written by psd.py, not by downstream_ppo.py"):
+    torch.save({k: v for k, v in checkpoint.items() if k != "optimizer"}, "runs/a/resume.pt")
+    with pytest.raises(SystemExit, match=r"is damaged or no checkpoint \(KeyError\)"):
         ppo.main(["--resume", "runs/a"])
 
 
@@ -592,6 +628,7 @@ def test_defaults_are_the_papers_table_4():
     assert (args.skill_steps, args.episodes_per_epoch, args.updates_per_epoch) == (10, 4, 80)
     assert (args.hidden_layers, args.hidden_units) == (2, 256)
     assert args.total_epochs * args.episodes_per_epoch == 100_000
+    assert (args.value_coef, args.entropy_coef) == (0.5, 0.01)  # of the code base
 
 
 # --------------------------------------------- Video ----------------------------------------------
@@ -619,11 +656,26 @@ def test_video_shows_hurdles_friction_skill_and_reward(walker, monkeypatch):
         pytest.skip("EGL is missing (libegl1, libgl1-mesa-dri): nothing can be rendered")
     imageio = pytest.importorskip("imageio.v2")
     flags = [*TINY, "--task", FRICTIONS[1], "--skills", walker, "--policy", "random"]
-    ppo.main([*flags, "--video", "--run-name", "a"])
+    import cv2
+
+    def write(image, text, *how):
+        texts.append(text)
+        return real(image, text, *how)
+
+    texts, real = [], cv2.putText
+    with monkeypatch.context() as patch:
+        patch.setattr(cv2, "putText", write)
+        ppo.main([*flags, "--video", "--run-name", "a"])
     frames = [frame for frame in imageio.get_reader("runs/a/episode.mp4")]
     assert len(frames) > 5 and frames[0].shape == (360, 480, 3)
     assert (frames[0][:32] > 200).mean() > 0.01  # letters
-    assert not np.array_equal(frames[0][:32], frames[-1][:32])  # of another reward
+    assert len(texts) == len(frames)
+    said = [re.fullmatch(r"(z = \d+)   reward (-?[\d.]+)   return (-?[\d.]+)", t) for t in texts]
+    chosen = json.loads(open("runs/a/downstream.json").read())["chosen"]
+    assert {match[1] for match in said} <= set(chosen)
+    rewards, returns = np.array([(m[2], m[3]) for m in said], float).T
+    assert rewards[0] == 0 and np.any(rewards != 0)
+    assert np.abs(rewards.cumsum() - returns).max() < 0.005 * (len(said) + 1)  # as rounded
 
     env = ppo.make_task(HURDLES[0], render_mode="rgb_array", width=160, height=120)
     env.reset(seed=0)

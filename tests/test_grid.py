@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -56,8 +58,9 @@ def test_table_1_takes_its_skills_from_the_other_grid():
         assert task.startswith(robot) and f"--env-id {robot}-v4" in skills[folder]
 
 
-def test_table_1_is_the_mean_over_seeds_with_students_interval(tmp_path, capsys):
-    budget = {"episodes": 40, "eval_episodes": 5, "skill_epochs": 7, "ext_coef": 1.0}
+def test_table_1_is_the_mean_over_seeds_with_students_interval(tmp_path, capsys, monkeypatch):
+    budget = {"episodes": 40, "eval_episodes": 5, "skill_seed": 4, "skill_epochs": 7}
+    budget["ext_coef"] = 1.0
     names = [f"HalfCheetahHurdle_psd_radius_learned_s{seed}" for seed in (1, 2, 3)]
     names += [
         "HalfCheetahHurdle_sac_fixed_s1",
@@ -74,7 +77,10 @@ def test_table_1_is_the_mean_over_seeds_with_students_interval(tmp_path, capsys)
     assert psd["mean"] == 3.0 and psd["interval"] == pytest.approx([3 - half, 3 + half])
     assert budget.items() <= psd.items() and psd["means"] == [1.0, 2.0, 6.0]
     assert (sac["method"], sac["mean"], sac["interval"]) == ("sac", 4.0, None)
-    (tmp_path / "table1.json").write_text(json.dumps({"cells": [psd, sac]}))
+    monkeypatch.setattr(sys, "argv", ["grid.py", "table1", "--table", "--read", str(tmp_path)])
+    sys.argv += ["--only", "HalfCheetahHurdle", "--out", str(tmp_path / "table1.json")]
+    grid.main()
+    assert json.loads((tmp_path / "table1.json").read_text()) == {"cells": [psd, sac]}
     capsys.readouterr()
     plot.main(["table1", str(tmp_path / "table1.json")])
     assert f"3.0 ({3 - half:.1f} to {3 + half:.1f}; 3)" in capsys.readouterr().out
@@ -120,6 +126,25 @@ def test_a_downstream_run_is_complete_with_its_json(tmp_path, monkeypatch):
     control = "downstream_ppo.py --skills x --policy fixed --seed 1"
     grid.run_and_judge("b", control, folder.parent / "b")
     assert called == [[*control.split(), "--run-name", "table1/b"]]
+
+
+def test_one_run_that_fails_does_not_stop_the_others(tmp_path, capsys, monkeypatch):
+    def call(flags, log):
+        called.append(flags)
+        if "runs/table1_skills/HalfCheetah_psd_s1" in flags:  # not trained
+            raise subprocess.CalledProcessError(1, flags)
+
+    called = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(grid, "call", call)
+    monkeypatch.setattr(sys, "argv", "grid.py table1 --only HalfCheetahHurdle --run".split())
+    with pytest.raises(SystemExit, match="failed: HalfCheetahHurdle_psd_learned_s1, ") as error:
+        grid.main()
+    names = [name for name in grid.GRIDS["table1"] if "HalfCheetahHurdle" in name]
+    failed = [n for n in names if "Hurdle_psd_" in n and "radius" not in n]
+    assert len(called) == len(names) and len(failed) == 9
+    assert str(error.value) == f"failed: {', '.join(failed)}"
+    assert f"{failed[0]}: failed, the end of runs/table1/" in capsys.readouterr().out
 
 
 def test_wilson_interval_by_hand():
