@@ -166,8 +166,8 @@ GRIDS["psd_metra"] = {
 
 # Table 1, first the skills: all go forward (r_ext), 16 discrete ones for the baselines, and L over
 # the range that was trained for PSD, with the bonus in two stages: periods, then the way forward
-# (docs/downstream_ppo.md). One set of them a method; then three seeds of PPO over it and, without
-# training, its controls
+# (docs/downstream_ppo.md). One set of them a method; then three seeds of PPO over it with the
+# paper's 80 gradient steps an epoch and with 10 and, without training, its controls
 PERIODS = {"HalfCheetah": "--L-min 5 --L-max 20", "Walker2d": "--L-min 10 --L-max 40"}
 FORWARD = {"psd": f"psd.py {FAST} --num-periods 16"}
 FORWARD["psd_radius"] = f"{FORWARD['psd']} --radius-coef 1"
@@ -176,6 +176,7 @@ FORWARD |= {name: f"baselines/{script} {SMALL} {extra}" for name, script, extra 
 TASKS = [f"{robot}{kind}" for robot in PERIODS for kind in ("Hurdle", "Friction")]
 POLICIES = {
     "learned": "--total-epochs 2500",
+    "gentle": "--total-epochs 2500 --updates-per-epoch 10",
     "fixed": "--policy fixed",
     "random": "--policy random",
 }
@@ -301,8 +302,8 @@ def table1(names, folder):
         path = folder / name / "downstream.json"
         if path.exists():
             result = json.loads(path.read_text())
-            method = name.split("_", 1)[1].rsplit("_", 2)[0]  # task_method_policy_seed
-            found.setdefault((result["task"], method, result["policy"]), []).append(result)
+            method, policy, _ = name.split("_", 1)[1].rsplit("_", 2)  # task_method_policy_seed
+            found.setdefault((result["task"], method, policy), []).append(result)
     cells = []
     for (task, method, policy), results in found.items():
         means, n = [result["mean"] for result in results], len(results)

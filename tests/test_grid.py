@@ -44,7 +44,7 @@ def test_every_command_parses_and_no_two_are_equal(name):
 def test_table_1_takes_its_skills_from_the_other_grid():
     """All that go forward, on the robot of the task; baselines with 16 discrete skills."""
     skills, runs = grid.GRIDS["table1_skills"], grid.GRIDS["table1"]
-    assert len(skills) == 2 * 7 and len(runs) == 4 * (6 * 3 + 1) * 3
+    assert len(skills) == 2 * 7 and len(runs) == 4 * (6 * 4 + 1) * 3
     assert all("--ext-coef 1" in command for command in skills.values())
     for name, command in skills.items():
         script = command.split()[0]
@@ -63,15 +63,17 @@ def test_table_1_is_the_mean_over_seeds_with_students_interval(tmp_path, capsys,
     budget["ext_coef"] = 1.0
     names = [f"HalfCheetahHurdle_psd_radius_learned_s{seed}" for seed in (1, 2, 3)]
     names += [
+        "HalfCheetahHurdle_psd_radius_gentle_s1",
         "HalfCheetahHurdle_sac_fixed_s1",
         "Walker2dHurdle_csd_learned_s1",
     ]  # the last is missing
-    for name, mean in zip(names[:4], [1.0, 2.0, 6.0, 4.0]):
+    for name, mean in zip(names[:5], [1.0, 2.0, 6.0, 5.0, 4.0]):
         (tmp_path / name).mkdir()
-        content = {"task": "HalfCheetahHurdle-v0", "policy": name.split("_")[-2], "mean": mean}
+        content = {"task": "HalfCheetahHurdle-v0", "policy": "learned", "mean": mean}
         content |= {"seed": int(name[-1]), **budget}
         (tmp_path / name / "downstream.json").write_text(json.dumps(content))
-    psd, sac = grid.table1(names, tmp_path)["cells"]
+    psd, gentle, sac = grid.table1(names, tmp_path)["cells"]
+    assert (gentle["method"], gentle["policy"], gentle["mean"]) == ("psd_radius", "gentle", 5.0)
     assert (psd["method"], psd["policy"], psd["seeds"]) == ("psd_radius", "learned", [1, 2, 3])
     half = 4.303 * np.std([1, 2, 6], ddof=1) / np.sqrt(3)
     assert psd["mean"] == 3.0 and psd["interval"] == pytest.approx([3 - half, 3 + half])
@@ -80,7 +82,7 @@ def test_table_1_is_the_mean_over_seeds_with_students_interval(tmp_path, capsys,
     monkeypatch.setattr(sys, "argv", ["grid.py", "table1", "--table", "--read", str(tmp_path)])
     sys.argv += ["--only", "HalfCheetahHurdle", "--out", str(tmp_path / "table1.json")]
     grid.main()
-    assert json.loads((tmp_path / "table1.json").read_text()) == {"cells": [psd, sac]}
+    assert json.loads((tmp_path / "table1.json").read_text()) == {"cells": [psd, gentle, sac]}
     capsys.readouterr()
     plot.main(["table1", str(tmp_path / "table1.json")])
     assert f"3.0 ({3 - half:.1f} to {3 + half:.1f}; 3)" in capsys.readouterr().out
@@ -142,7 +144,7 @@ def test_one_run_that_fails_does_not_stop_the_others(tmp_path, capsys, monkeypat
         grid.main()
     names = [name for name in grid.GRIDS["table1"] if "HalfCheetahHurdle" in name]
     failed = [n for n in names if "Hurdle_psd_" in n and "radius" not in n]
-    assert len(called) == len(names) and len(failed) == 9
+    assert len(called) == len(names) and len(failed) == 12
     assert str(error.value) == f"failed: {', '.join(failed)}"
     assert f"{failed[0]}: failed, the end of runs/table1/" in capsys.readouterr().out
 

@@ -241,7 +241,7 @@ def test_table_1_has_our_cells_beside_the_papers_and_empty_ones_elsewhere(tmp_pa
     assert shown == (tmp_path / "table1.md").read_text()
     lines = [line[2:-2].split(" | ") for line in shown.splitlines() if line.startswith("|")]
     head, _, *rows = lines
-    assert len(rows) == 16 and {len(row) for row in rows} == {len(head)} == {9}
+    assert len(rows) == 20 and {len(row) for row in rows} == {len(head)} == {9}
     table, task = {}, None
     for row in rows:
         task = row[0] or task
