@@ -138,8 +138,12 @@ GRIDS["ant"] = variants(
     action_scale_1="--action-scale 1",
     latent_dim_6="--latent-dim 6",
     gamma_99="--gamma 0.99",
+    sac_lr_3e4="--sac-lr 3e-4",
     radius_coef_1="--radius-coef 1",
     radius_coef_0="--radius-coef 0",
+    lam_2_2="--lam-2 2",
+    radius_coef_0_lam_2_2="--radius-coef 0 --lam-2 2",
+    adaptive="--adaptive-sampling --adaptive-interval 200 --L-min 12 --L-max 12",
 )
 
 # Figure 7, in a size for a CPU (docs/psd_pixel.md)
