@@ -62,6 +62,7 @@ class Args:
     # Pixels (Table 3; the CNN is CURL's)
     image_size: int = 90  # side of the square image; a smaller one is the paper's, scaled down
     crop_size: int = 84  # side of the crop that the networks see: random to learn, central to act
+    plain_floor: bool = False  # a floor without tiles (ours): they are most of a small picture
     frame_stack: int = 3  # consecutive images that make an observation
     num_filters: int = 32  # filters of each of the four convolutions
     feature_dim: int = 50  # features that the CNN makes of an observation
@@ -110,8 +111,8 @@ RENDER_SIZE = 90  # of smaller images, before they are scaled down
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
 FIXED_ON_RESUME = """env_id terminate action_scale episode_length episodes_per_epoch buffer_size
-    image_size crop_size frame_stack num_filters feature_dim hidden_layers hidden_units latent_dim
-    embed_dim""".split()  # shaping what is stored
+    image_size crop_size plain_floor frame_stack num_filters feature_dim hidden_layers hidden_units
+    latent_dim embed_dim""".split()  # shaping what is stored
 PACKAGES = """Debian's libegl1 and libgl1-mesa-dri are needed to render, libgl1 and libglib2.0-0 by
     opencv-python, but not by opencv-python-headless"""
 
@@ -203,6 +204,9 @@ class Pixels(gym.Wrapper):
             # 25 to 35 times faster than with multisampling, shadows and reflections
             model.vis.quality.offsamples = model.vis.quality.shadowsize = 0
             model.mat_reflectance[:] = 0
+            if args.plain_floor:
+                planes = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
+                model.mat_texid[model.geom_matid[planes]] = -1
 
     def render(self):
         if self.renderer and self.renderer.viewer:  # each environment has its own OpenGL context
@@ -326,28 +330,32 @@ class MLP(nn.Sequential):
         return super().forward(torch.cat(inputs, dim=-1) if len(inputs) > 1 else inputs[0])
 
 
-class CNN(nn.Sequential):
-    """CURL's: four 3x3 convolutions, then a linear layer and LayerNorm. Sees the central crop."""
+class CNN(nn.Module):
+    """CURL's: four 3x3 convolutions, then a linear layer and LayerNorm. Sees the central crop.
+    With the convolutions of `owner`, it reads them, and leaves them to the owner's loss."""
 
-    def __init__(self, channels, args):
+    def __init__(self, channels, args, owner=None):
+        super().__init__()
         layers, side = [], (args.crop_size - 3) // 2 + 1 - 6  # of what they leave of an image
         for stride in (2, 1, 1, 1):
             layers += [nn.Conv2d(channels, args.num_filters, 3, stride), nn.ReLU(inplace=True)]
             channels = args.num_filters
-        layers += [nn.Flatten(), nn.Linear(channels * side**2, args.feature_dim)]
-        for layer in layers:
-            if hasattr(layer, "weight"):
-                nn.init.xavier_uniform_(layer.weight)
-                nn.init.zeros_(layer.bias)
-        super().__init__(*layers, nn.LayerNorm(args.feature_dim))
-        self.crop = args.crop_size
+        linear = nn.Linear(channels * side**2, args.feature_dim)
+        for layer in [*layers[::2], linear]:
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        self.convolutions = owner.convolutions if owner else nn.Sequential(*layers, nn.Flatten())
+        self.head = nn.Sequential(linear, nn.LayerNorm(args.feature_dim))
+        self.crop, self.owns = args.crop_size, owner is None
 
     def forward(self, obs):
         """Of (..., channels, H, W), cropped or whole frames, to (..., feature_dim)."""
         low = (obs.shape[-1] - self.crop) // 2  # 0, for crops
         images = obs[..., low : low + self.crop, low : low + self.crop].flatten(0, -4)
         images = images.to(torch.float32, memory_format=torch.channels_last)  # faster so
-        return super().forward(images.div_(255).sub_(0.5)).unflatten(0, obs.shape[:-3])
+        with torch.set_grad_enabled(self.owns and torch.is_grad_enabled()):
+            features = self.convolutions(images.div_(255).sub_(0.5))
+        return self.head(features).unflatten(0, obs.shape[:-3])
 
 
 class Encoder(nn.Module):
@@ -369,8 +377,7 @@ def embed_period(L, embed_dim):
 
 
 class Actor(nn.Module):
-    """pi(a | s, skill): a Gaussian, squashed by tanh into the range of the actions. Its CNN is the
-    critic's, and not for the actor's loss to train."""
+    """pi(a | s, skill): a Gaussian, squashed by tanh into the range of the actions."""
 
     def __init__(self, cnn, *sizes, action_low, action_high):
         super().__init__()
@@ -382,9 +389,7 @@ class Actor(nn.Module):
         self.log_constant = float(np.log(4 * scale * np.sqrt(2 * np.pi)).sum())
 
     def forward(self, obs, skill):
-        with torch.no_grad():
-            features = self.cnn(obs)
-        mean, log_std = self.net(features, skill).chunk(2, dim=-1)
+        mean, log_std = self.net(self.cnn(obs), skill).chunk(2, dim=-1)
         return mean, log_std.clamp(-20, 2)
 
     def sample(self, obs, skill):
@@ -518,14 +523,16 @@ class Agent(nn.Module):
         self.phi = Encoder(CNN(channels, args), *sizes, args.latent_dim)
         self.critic = Critic(CNN(channels, args), sizes[0] + action_dim, *hidden, 1)
         low, high = action_space.low, action_space.high
-        self.actor = Actor(self.critic.cnn, *sizes, action_low=low, action_high=high)
+        cnn = CNN(channels, args, owner=self.critic.cnn)  # whose convolutions the critic trains
+        self.actor = Actor(cnn, *sizes, action_low=low, action_high=high)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         # NOTE(paper): "auto-tuned" leaves first temperature and target entropy open: 1 and -|A|.
         self.log_alpha, self.target_entropy = nn.Parameter(torch.zeros(())), -float(action_dim)
         self.to(device)
         fused = torch.device(device).type != "meta"  # all parameters in one kernel; `meta` has none
         temperature = {"params": [self.log_alpha], "lr": args.alpha_lr}
-        policy = [{"params": list(self.actor.net.parameters())}, temperature]
+        own = [*self.actor.cnn.head.parameters(), *self.actor.net.parameters()]
+        policy = [{"params": own}, temperature]
         self.optimizers = {
             "phi": torch.optim.Adam(self.phi.parameters(), args.phi_lr, fused=fused),
             "critic": torch.optim.Adam(self.critic.parameters(), args.sac_lr, fused=fused),

@@ -61,7 +61,7 @@ EXCEPTIONS |= {
         "make_env": "what is seen is rendered, and the state may be anything",
         "ReplayBuffer": "frames of uint8, of which it makes stacks and crops",
         "sample_triplets": "stacks of frames",
-        "Actor": "behind the critic's CNN",
+        "Actor": "behind a CNN",
         "Critic": "behind a CNN",
         "Agent": "a CNN for phi, and one for actor and critic",
         "rollout": "observations are uint8 and not normalised",

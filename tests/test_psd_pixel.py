@@ -405,10 +405,30 @@ def test_a_smaller_image_of_a_robot_is_the_papers_scaled_down():
         env.close()
 
 
+@pytest.mark.usefixtures("egl")
+def test_a_plain_floor_has_no_tiles_and_the_robot_on_it_is_the_same():
+    frames, states = [], []
+    for flags in ([], ["--plain-floor"]):
+        _, (env,) = cheetahs(1, *flags)
+        env.reset(seed=3)
+        obs, _, _, _, info = env.step(np.ones(6))
+        frames.append(obs[-3:].astype(int))
+        states.append(info["state"])
+        env.close()
+    assert np.array_equal(*states)
+    tiles, plain = (frame[:, 80:86].std(axis=(1, 2)).max() for frame in frames)  # below the feet
+    assert tiles > 30 and plain < 3
+    r, g, _ = frames[0]
+    robot = r > g + 40  # brown and pink, as nothing else here
+    assert robot.sum() > 100
+    assert np.abs(frames[0] - frames[1])[:, robot].mean() < 2
+    assert np.array_equal(frames[0][:, :30], frames[1][:, :30])  # the sky
+
+
 # -------------------------------------------- Networks --------------------------------------------
 def test_the_cnn_is_curls():
     cnn = psd_pixel.CNN(9, psd_pixel.Args())
-    layers = [m for m in cnn if not isinstance(m, torch.nn.ReLU | torch.nn.Flatten)]
+    layers = [m for m in [*cnn.convolutions, *cnn.head] if hasattr(m, "weight")]
     assert [type(m).__name__ for m in layers] == ["Conv2d"] * 4 + ["Linear", "LayerNorm"]
     assert [m.stride for m in layers[:4]] == [(2, 2), (1, 1), (1, 1), (1, 1)]
     assert [tuple(m.weight.shape) for m in layers[:4]] == [(32, 9, 3, 3)] + [(32, 32, 3, 3)] * 3
@@ -441,8 +461,9 @@ def test_to_act_and_to_encode_the_central_crop_is_taken():
     torch.testing.assert_close(latents, agent.phi(centre, skill[:1].expand(4, -1)).detach())
 
 
-def test_the_actors_loss_does_not_reach_the_cnn(monkeypatch):
-    """Whatever the actor's loss is, an update leaves the same CNN behind; the critic trains it."""
+def test_the_actors_loss_does_not_reach_the_convolutions(monkeypatch):
+    """Whatever the actor's loss is, an update leaves the same ones behind; the critic trains them.
+    The linear layer and LayerNorm that read them are the actor's own."""
     args, real, after = parse(), psd_pixel.actor_loss, []
     for factor in (1.0, -100.0):
         agent, buffer = agent_and_buffer(args)
@@ -456,13 +477,25 @@ def test_the_actors_loss_does_not_reach_the_cnn(monkeypatch):
         psd_pixel.update(agent, buffer, args)
         after.append({k: v.clone() for k, v in agent.state_dict().items()})
     names = [k for k in before if ".cnn." in k]
-    assert len(names) == 4 * 12  # of phi, critic, target and actor: the critic's again
+    assert len(names) == 4 * 12  # of phi, critic, target and actor: the critic's convolutions again
+    own = [k for k in names if k.startswith("actor.cnn.head.")]
+    assert len(own) == 4
     for name in names:
-        assert torch.equal(after[0][name], after[1][name]), name
+        assert torch.equal(after[0][name], after[1][name]) == (name not in own), name
         assert not torch.equal(before[name], after[0][name]), name
     assert not torch.equal(after[0]["actor.net.0.weight"], after[1]["actor.net.0.weight"])
-    assert agent.actor.cnn is agent.critic.cnn and agent.phi.cnn is not agent.critic.cnn
-    assert agent.target_critic.cnn is not agent.critic.cnn
+    assert agent.actor.cnn.convolutions is agent.critic.cnn.convolutions
+    assert agent.actor.cnn.head is not agent.critic.cnn.head
+    cnns = [agent.phi.cnn, agent.critic.cnn, agent.target_critic.cnn]
+    assert len({id(cnn.convolutions) for cnn in cnns}) == 3
+    batch = buffer.sample(4)
+    agent.zero_grad()
+    mean, _ = agent.actor(batch.obs, batch.skill[:, 1:])
+    mean.sum().backward()
+    assert all(p.grad is None for p in agent.actor.cnn.convolutions.parameters())
+    assert all(p.grad is not None for p in agent.actor.cnn.head.parameters())
+    agent.critic(batch.obs, batch.skill[:, 1:], batch.actions)[0].sum().backward()
+    assert all(p.grad is not None for p in agent.critic.cnn.parameters())
 
 
 @pytest.mark.parametrize("frozen, moved", [("phi", "critic"), ("critic", "phi")])
@@ -474,7 +507,7 @@ def test_each_cnn_is_trained_by_its_own_loss(frozen, moved):
     psd_pixel.update(agent, buffer, args)
     after = agent.state_dict()
     assert all(torch.equal(before[k], after[k]) for k in before if k.startswith(f"{frozen}."))
-    for layer in (0, 2, 4, 6, 9):
+    for layer in [f"convolutions.{i}" for i in (0, 2, 4, 6)] + ["head.0"]:
         name = f"{moved}.cnn.{layer}.weight"
         assert not torch.equal(before[name], after[name])
 
@@ -482,10 +515,11 @@ def test_each_cnn_is_trained_by_its_own_loss(frozen, moved):
 def test_the_target_has_its_own_cnn_and_follows_slowly():
     args = parse("--tau", "0.25")
     agent, buffer = agent_and_buffer(args)
-    before = agent.target_critic.cnn[0].weight.clone()
+    first, source = (critic.cnn.convolutions[0] for critic in (agent.target_critic, agent.critic))
+    before = first.weight.clone()
     psd_pixel.update(agent, buffer, args)
-    expected = before + 0.25 * (agent.critic.cnn[0].weight - before)
-    torch.testing.assert_close(agent.target_critic.cnn[0].weight, expected.detach())
+    expected = before + 0.25 * (source.weight - before)
+    torch.testing.assert_close(first.weight, expected.detach())
 
 
 def test_rewards_are_of_the_crops_that_the_critic_sees(monkeypatch):
@@ -790,10 +824,12 @@ def test_figure_7_shows_picture_spectra_and_bars(judged, tmp_path):
         result = json.loads((judged / "evaluation.json").read_text())
         frame = plt.imread(io.BytesIO(base64.b64decode(result["switch"]["frame"])))
         np.testing.assert_allclose(left.images[0].get_array(), frame)
+        assert len(middle.lines) >= len(result["skills"]) > 1
         for line, row in zip(middle.lines, result["skills"]):
             np.testing.assert_allclose(line.get_ydata(), row["spectrum"])
         bars = [(d["frequency"], d["amplitude"]) for row in result["skills"]
                 for d in row["dominant"][:3]]  # fmt: skip
+        assert len(bars) >= len(result["skills"])
         drawn = [(b.get_x() + b.get_width() / 2, b.get_height()) for b in right.patches]
         np.testing.assert_allclose(sorted(drawn), sorted(bars), rtol=1e-6)
         shown = texts(figure)
