@@ -409,7 +409,7 @@ def test_a_smaller_image_of_a_robot_is_the_papers_scaled_down():
 def test_a_plain_floor_has_no_tiles_and_the_robot_on_it_is_the_same():
     frames, states = [], []
     for flags in ([], ["--plain-floor"]):
-        _, (env,) = cheetahs(1, *flags)
+        _, (env,) = cheetahs(1, "--image-size", "90", *flags)
         env.reset(seed=3)
         obs, _, _, _, info = env.step(np.ones(6))
         frames.append(obs[-3:].astype(int))
