@@ -4,6 +4,7 @@ python -m pytest -m slow tests/test_psd_pixel.py      # the learning, some minut
 """
 
 import base64
+import importlib.util
 import io
 import json
 import re
@@ -865,3 +866,33 @@ def test_a_hand_seen_in_pixels_turns_with_the_period_it_is_told(tmp_path):
     assert all(max(both) <= 0.1 for both in errors.values()), errors
     periods = {row["L"]: row["period_error"] for row in rows}
     assert any(e is not None and abs(e) <= 0.1 for e in periods.values()), periods
+
+
+# -------------------------------------------- Probes ----------------------------------------------
+def probe(*flags):
+    spec = importlib.util.spec_from_file_location("pixels", REPO / "benchmark/pixels.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["pixels"] = module  # dataclass looks it up
+    spec.loader.exec_module(module)
+    module.main([*flags, "--episodes", "3", "--test-episodes", "3", "--steps", "60"])
+
+
+@pytest.mark.usefixtures("egl")
+def test_probes_of_the_state_and_of_the_circle_measure_what_they_say(capsys):
+    explained = {}
+    for name in ("exact", "state"):
+        probe(name, "--plain-floor")
+        early, late = re.findall(
+            r"positions (-?[\d.]+), of vel\w+ (-?[\d.]+)", capsys.readouterr().out
+        )
+        explained[name] = [float(x) for x in late]
+        assert float(early[0]) < float(late[0])
+    assert explained["exact"][0] > 0.8  # the positions are among what it is given
+    assert all(x > y for x, y in zip(explained["exact"], explained["state"]))
+    probe("circle", "--plain-floor", "--periods", "6", "12")
+    rows = re.findall(r"L = (\d+): r_psd .* L_step ([\d.]+), radius", capsys.readouterr().out)
+    assert [int(L) for L, _ in rows] == [6, 12, 6, 12]
+    (a, b, c, d) = (float(distance) for _, distance in rows)
+    assert a < c < 1.2 and b < d < 1.2
+    with pytest.raises(SystemExit, match="there is no probe 'cube': choose state, exact or circle"):
+        probe("cube")
