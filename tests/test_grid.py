@@ -88,6 +88,14 @@ def test_table_1_is_the_mean_over_seeds_with_students_interval(tmp_path, capsys,
     assert f"3.0 ({3 - half:.1f} to {3 + half:.1f}; 3)" in capsys.readouterr().out
 
 
+def test_the_stored_table_1_is_that_of_the_stored_runs(capsys):
+    stored = json.loads((REPO / "results/table1.json").read_text())
+    assert stored == grid.table1(grid.GRIDS["table1"], REPO / "results/table1")
+    capsys.readouterr()
+    plot.main(["table1", str(REPO / "results/table1.json")])
+    assert "| HalfCheetahHurdle | paper | 0.6 ± 0.5 |" in capsys.readouterr().out
+
+
 def test_a_downstream_run_is_complete_with_its_json(tmp_path, monkeypatch):
     """It judges itself; one that was stopped while it trained or after that goes on."""
     called = []
