@@ -63,6 +63,7 @@ class Args:
     image_size: int = 90  # side of the square image; a smaller one is the paper's, scaled down
     crop_size: int = 84  # side of the crop that the networks see: random to learn, central to act
     plain_floor: bool = False  # a floor without tiles (ours): they are most of a small picture
+    zoom: float = 1.0  # of the camera (ours); above 1: more of the picture is robot
     frame_stack: int = 3  # consecutive images that make an observation
     num_filters: int = 32  # filters of each of the four convolutions
     feature_dim: int = 50  # features that the CNN makes of an observation
@@ -111,8 +112,8 @@ RENDER_SIZE = 90  # of smaller images, before they are scaled down
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
 FIXED_ON_RESUME = """env_id terminate action_scale episode_length episodes_per_epoch buffer_size
-    image_size crop_size plain_floor frame_stack num_filters feature_dim hidden_layers hidden_units
-    latent_dim embed_dim""".split()  # shaping what is stored
+    image_size crop_size plain_floor zoom frame_stack num_filters feature_dim hidden_layers
+    hidden_units latent_dim embed_dim""".split()  # shaping what is stored
 PACKAGES = """Debian's libegl1 and libgl1-mesa-dri are needed to render, libgl1 and libglib2.0-0 by
     opencv-python, but not by opencv-python-headless"""
 
@@ -185,6 +186,11 @@ def make_env(args, max_steps=None, **kwargs):
     return Pixels(env, args)
 
 
+def zoomed(angle, zoom):
+    """A camera's field of view, in degrees, when it shows things `zoom` times as large."""
+    return np.rad2deg(2 * np.arctan(np.tan(np.deg2rad(angle) / 2) / zoom))
+
+
 class Pixels(gym.Wrapper):
     """Observations are the last frames, RGB, the newest last: (3 frame_stack, size, size), uint8.
     The state goes into `info`, for evaluate.py to measure; no network sees it."""
@@ -198,19 +204,28 @@ class Pixels(gym.Wrapper):
         if self.renderer:  # it has not rendered yet, and so will do as it is told here
             model, side = env.unwrapped.model, max(self.size, RENDER_SIZE)
             self.renderer.width = self.renderer.height = side
+            self.renderer.data = self.shown = mujoco.MjData(model)  # so that physics stay untouched
             camera = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
             self.renderer.camera_id = camera  # -1, which is the default view, if there is none
             model.vis.global_.offwidth = model.vis.global_.offheight = side
             # 25 to 35 times faster than with multisampling, shadows and reflections
             model.vis.quality.offsamples = model.vis.quality.shadowsize = 0
             model.mat_reflectance[:] = 0
+            model.cam_fovy[:] = zoomed(model.cam_fovy, args.zoom)
+            model.vis.global_.fovy = zoomed(model.vis.global_.fovy, args.zoom)
             if args.plain_floor:
                 planes = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
                 model.mat_texid[model.geom_matid[planes]] = -1
 
     def render(self):
-        if self.renderer and self.renderer.viewer:  # each environment has its own OpenGL context
-            self.renderer.viewer.make_context_current()
+        if self.renderer:
+            # mj_step leaves behind the bodies of its last substep but one; show them as they are
+            data, shown = self.env.unwrapped.data, self.shown
+            shown.qpos[:], shown.mocap_pos[:] = data.qpos, data.mocap_pos
+            shown.mocap_quat[:] = data.mocap_quat
+            mujoco.mj_fwdPosition(self.env.unwrapped.model, shown)
+            if self.renderer.viewer:  # each environment has its own OpenGL context
+                self.renderer.viewer.make_context_current()
         image = self.env.render()[..., :3]  # (height, width, 3)
         if image.shape[:2] != (self.size, self.size):
             import cv2  # its mean over an area keeps what is thinner than a pixel, like a leg

@@ -29,7 +29,7 @@ class Args:
     probe: Annotated[str, tyro.conf.Positional]  # state, exact or circle
     skills: str = str(HERE.parent / "results/halfcheetah/model.pt")  # of psd.py
     periods: tuple[int, ...] = (6, 9, 12)  # L of the episodes, in turn
-    noise: float = 0.3  # standard deviation of the noise on the actions
+    noise: float = 0.3  # standard deviation of the noise on the actions; 3: as good as random
     episodes: int = 66  # to learn from, of 200 steps
     test_episodes: int = 6  # to test on; for `circle` without noise
     steps: int = 2000  # gradient steps; results at a quarter and at the end
@@ -37,6 +37,8 @@ class Args:
     lr: float = 1e-3  # learning rate
     image_size: int = 32  # side of the picture
     plain_floor: bool = False  # as in psd_pixel.py
+    zoom: float = 1.0  # as in psd_pixel.py
+    action_scale: float = 1.0  # as in psd_pixel.py; the skills have been trained with 1
     num_filters: int = 8  # of the CNN
     seed: int = 1  # of everything
 
@@ -150,8 +152,9 @@ def main(argv=None):
     torch.manual_seed(args.seed)
     size = ["--image-size", str(args.image_size), "--crop-size", str(args.image_size)]
     small = ["--num-filters", str(args.num_filters), "--hidden-units", "128", "--latent-dim", "2"]
-    floor = ["--plain-floor"] * args.plain_floor
-    pixel_args, _ = psd_pixel.parse_args(["--env-id", "HalfCheetah-v4", *size, *small, *floor])
+    scene = ["--plain-floor"] * args.plain_floor + ["--zoom", str(args.zoom)]
+    scene += ["--action-scale", str(args.action_scale)]
+    pixel_args, _ = psd_pixel.parse_args(["--env-id", "HalfCheetah-v4", *size, *small, *scene])
     frames, states, L = play(args, pixel_args)
     if args.probe == "circle":
         encode(args, pixel_args, frames, L)

@@ -337,6 +337,42 @@ def test_the_camera_follows_the_robot_and_the_picture_the_state():
 
 
 @pytest.mark.usefixtures("egl")
+def test_the_picture_is_that_of_the_state_now():
+    """mj_step leaves the bodies where its last substep began: the legs would be late."""
+    _, (env, other) = cheetahs(2, "--image-size", "90")
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    for _ in range(4):
+        obs = env.step(env.action_space.sample())[0]
+    late = env.unwrapped.data.xpos.copy()
+    other.reset(seed=1)
+    robot = other.unwrapped
+    robot.set_state(env.unwrapped.data.qpos, env.unwrapped.data.qvel)
+    assert np.abs(late - robot.data.xpos).max() > 1e-3
+    np.testing.assert_array_equal(obs[-3:], other.render().transpose(2, 0, 1))
+    env.close()
+    other.close()
+
+
+@pytest.mark.usefixtures("egl")
+@pytest.mark.parametrize("env_id", ["HalfCheetah-v4", "InvertedPendulum-v4"])
+def test_a_zoom_shows_the_middle_of_the_picture_larger(env_id):
+    """With a camera `track`, and in the default view."""
+    pictures = []
+    for zoom in ("1", "1.5"):
+        flags = f"--env-id {env_id} --image-size 90 --plain-floor --zoom {zoom}".split()
+        env = psd_pixel.make_env(psd_pixel.parse_args(flags)[0])
+        pictures.append(env.reset(seed=3)[0][-3:].astype(float))
+        env.close()
+    whole, zoomed = pictures
+    middle = whole[:, 15:75, 15:75]  # 60 of 90 pixels
+    shrunk = zoomed.reshape(3, 30, 3, 30, 3).mean(axis=(2, 4))
+    middle = middle.reshape(3, 30, 2, 30, 2).mean(axis=(2, 4))
+    difference = np.abs(whole - zoomed).mean()
+    assert difference > 2 and np.abs(shrunk - middle).mean() < 0.3 * difference
+
+
+@pytest.mark.usefixtures("egl")
 @pytest.mark.parametrize("env_id", ["HalfCheetah-v4", "Ant-v5", "Hopper-v4"])
 def test_rendering_changes_neither_physics_nor_random_numbers(env_id):
     flags = ["--env-id", env_id, "--episode-length", "60", "--L-min", "5", "--L-max", "6"]
