@@ -63,7 +63,6 @@ class Args:
     image_size: int = 90  # side of the square image; a smaller one is the paper's, scaled down
     crop_size: int = 84  # side of the crop that the networks see: random to learn, central to act
     plain_floor: bool = False  # a floor without tiles (ours): they are most of a small picture
-    zoom: float = 1.0  # of the camera (ours); above 1: more of the picture is robot
     frame_stack: int = 3  # consecutive images that make an observation
     num_filters: int = 32  # filters of each of the four convolutions
     feature_dim: int = 50  # features that the CNN makes of an observation
@@ -112,8 +111,8 @@ RENDER_SIZE = 90  # of smaller images, before they are scaled down
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
 FIXED_ON_RESUME = """env_id terminate action_scale episode_length episodes_per_epoch buffer_size
-    image_size crop_size plain_floor zoom frame_stack num_filters feature_dim hidden_layers
-    hidden_units latent_dim embed_dim""".split()  # shaping what is stored
+    image_size crop_size plain_floor frame_stack num_filters feature_dim hidden_layers hidden_units
+    latent_dim embed_dim""".split()  # shaping what is stored
 PACKAGES = """Debian's libegl1 and libgl1-mesa-dri are needed to render, libgl1 and libglib2.0-0 by
     opencv-python, but not by opencv-python-headless"""
 
@@ -186,11 +185,6 @@ def make_env(args, max_steps=None, **kwargs):
     return Pixels(env, args)
 
 
-def zoomed(angle, zoom):
-    """A camera's field of view, in degrees, when it shows things `zoom` times as large."""
-    return np.rad2deg(2 * np.arctan(np.tan(np.deg2rad(angle) / 2) / zoom))
-
-
 class Pixels(gym.Wrapper):
     """Observations are the last frames, RGB, the newest last: (3 frame_stack, size, size), uint8.
     The state goes into `info`, for evaluate.py to measure; no network sees it."""
@@ -211,8 +205,6 @@ class Pixels(gym.Wrapper):
             # 25 to 35 times faster than with multisampling, shadows and reflections
             model.vis.quality.offsamples = model.vis.quality.shadowsize = 0
             model.mat_reflectance[:] = 0
-            model.cam_fovy[:] = zoomed(model.cam_fovy, args.zoom)
-            model.vis.global_.fovy = zoomed(model.vis.global_.fovy, args.zoom)
             if args.plain_floor:
                 planes = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
                 model.mat_texid[model.geom_matid[planes]] = -1

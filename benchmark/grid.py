@@ -149,7 +149,7 @@ GRIDS["ant"] = variants(
 # Figure 7, in a size for a CPU (docs/psd_pixel.md)
 GRIDS["pixel"] = variants(
     "psd_pixel.py --env-id HalfCheetah-v4 --image-size 32 --crop-size 32 --plain-floor "
-    "--zoom 1.3 --action-scale 0.3 --num-filters 8 --hidden-units 128 --phi-batch-size 128 "
+    "--action-scale 0.3 --num-filters 8 --hidden-units 128 --phi-batch-size 128 "
     "--batch-size 128 --buffer-size 100000 --episodes-per-epoch 4 --updates-per-epoch 128 "
     "--no-adaptive-sampling "
     "--L-min 6 --L-max 12 --num-periods 3 --latent-dim 2 --gamma 0.95 --radius-coef 2 "

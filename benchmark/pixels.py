@@ -37,7 +37,6 @@ class Args:
     lr: float = 1e-3  # learning rate
     image_size: int = 32  # side of the picture
     plain_floor: bool = False  # as in psd_pixel.py
-    zoom: float = 1.0  # as in psd_pixel.py
     action_scale: float = 1.0  # as in psd_pixel.py; the skills have been trained with 1
     num_filters: int = 8  # of the CNN
     seed: int = 1  # of everything
@@ -152,8 +151,7 @@ def main(argv=None):
     torch.manual_seed(args.seed)
     size = ["--image-size", str(args.image_size), "--crop-size", str(args.image_size)]
     small = ["--num-filters", str(args.num_filters), "--hidden-units", "128", "--latent-dim", "2"]
-    scene = ["--plain-floor"] * args.plain_floor + ["--zoom", str(args.zoom)]
-    scene += ["--action-scale", str(args.action_scale)]
+    scene = ["--plain-floor"] * args.plain_floor + ["--action-scale", str(args.action_scale)]
     pixel_args, _ = psd_pixel.parse_args(["--env-id", "HalfCheetah-v4", *size, *small, *scene])
     frames, states, L = play(args, pixel_args)
     if args.probe == "circle":
