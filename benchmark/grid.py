@@ -123,6 +123,13 @@ RECIPES = {
     "--sac-lr 6e-4 --alpha-lr 3e-3 --radius-coef 2 --episode-length 800 --episodes-per-epoch 4 "
     f"--L-min 20 --L-max 80 --num-periods 13 --total-epochs 1687{THEN}"
     "--phi-lr 3e-4 --sac-lr 2e-4 --alpha-lr 1e-3 --total-epochs 2500",
+    "Hopper": "--no-terminate --hidden-units 128 --action-scale 0.1 --latent-dim 2 --gamma 0.98 "
+    "--sac-lr 6e-4 --alpha-lr 3e-3 --radius-coef 2 --episode-length 800 --episodes-per-epoch 4 "
+    f"--L-min 20 --L-max 80 --num-periods 7 --total-epochs 1083{THEN}"
+    "--L-min 70 --L-max 160 --num-periods 10 --total-epochs 1700",
+    "Humanoid": "--no-terminate --hidden-units 128 --action-scale 0.5 --latent-dim 2 --gamma 0.95 "
+    "--sac-lr 6e-4 --alpha-lr 3e-3 --radius-coef 2 --L-min 8 --L-max 32 --num-periods 7 "
+    "--total-epochs 800",
 }
 ROBOT = "psd.py --env-id {}-v4 --normalize-obs --hidden-units 256 --phi-batch-size 256 "
 ROBOT += "--phi-lr 1e-3 --no-adaptive-sampling "
