@@ -125,11 +125,12 @@ RECIPES = {
     "--phi-lr 3e-4 --sac-lr 2e-4 --alpha-lr 1e-3 --total-epochs 2500",
     "Hopper": "--no-terminate --hidden-units 128 --action-scale 0.1 --latent-dim 2 --gamma 0.98 "
     "--sac-lr 6e-4 --alpha-lr 3e-3 --radius-coef 2 --episode-length 800 --episodes-per-epoch 4 "
-    f"--L-min 20 --L-max 80 --num-periods 7 --total-epochs 1083{THEN}"
+    f"--L-min 20 --L-max 80 --num-periods 7 --total-epochs 1084{THEN}"
     "--L-min 70 --L-max 160 --num-periods 10 --total-epochs 1700",
     "Humanoid": "--no-terminate --hidden-units 128 --action-scale 0.5 --latent-dim 2 --gamma 0.95 "
     "--sac-lr 6e-4 --alpha-lr 3e-3 --radius-coef 2 --L-min 8 --L-max 32 --num-periods 7 "
-    "--total-epochs 800",
+    f"--total-epochs 800{THEN}"
+    "--phi-lr 3e-4 --sac-lr 2e-4 --alpha-lr 1e-3 --total-epochs 1050",
 }
 ROBOT = "psd.py --env-id {}-v4 --normalize-obs --hidden-units 256 --phi-batch-size 256 "
 ROBOT += "--phi-lr 1e-3 --no-adaptive-sampling "
@@ -153,18 +154,20 @@ GRIDS["ant"] = variants(
     adaptive="--adaptive-sampling --adaptive-interval 200 --L-min 12 --L-max 12",
 )
 
-# Figure 7, in a size for a CPU (docs/psd_pixel.md)
-GRIDS["pixel"] = variants(
-    "psd_pixel.py --env-id HalfCheetah-v4 --image-size 32 --crop-size 32 --plain-floor "
-    "--action-scale 0.3 --num-filters 8 --hidden-units 128 --phi-batch-size 128 "
+# Figure 7, in a size for a CPU: one true L first, then its neighbours (docs/psd_pixel.md)
+GRIDS["pixel"] = {
+    f"HalfCheetah_s{seed}": "psd_pixel.py --env-id HalfCheetah-v4 --image-size 32 --crop-size 32 "
+    "--plain-floor --action-scale 0.3 --num-filters 8 --hidden-units 128 --phi-batch-size 128 "
     "--batch-size 128 --buffer-size 100000 --episodes-per-epoch 4 --updates-per-epoch 128 "
-    "--no-adaptive-sampling "
-    "--L-min 6 --L-max 12 --num-periods 3 --latent-dim 2 --gamma 0.95 --radius-coef 2 "
-    "--phi-lr 1e-3 --sac-lr 6e-4 --alpha-lr 1e-3",
-    epochs=1000,
-    seeds=[1, 2],
-    HalfCheetah="",
-)
+    "--no-adaptive-sampling --latent-dim 2 --gamma 0.95 --radius-coef 2 --phi-lr 1e-3 "
+    "--sac-lr 6e-4 --alpha-lr 1e-3 --L-min 6 --L-max 12 --num-periods 3 "
+    f"--seed {seed} --total-epochs 175{THEN}"
+    f"--L-max 8 --total-epochs 274{THEN}"
+    f"--L-max 10 --num-periods 5 --total-epochs 354{THEN}"
+    f"--L-max 9 --num-periods 4 --total-epochs 454{THEN}"
+    "--phi-lr 3e-4 --sac-lr 2e-4 --total-epochs 525"
+    for seed in [1, 2]
+}
 
 # Figure 8, and what the paper says of encoders that do not see each other's variable
 GRIDS["psd_metra"] = {
