@@ -57,7 +57,7 @@ def variants(command, epochs, seeds, **flags):
 GRIDS = {
     # docs/traps.md: the paper's reward and the radius bonus
     "traps": variants(CHEETAH, 600, seeds=[1, 2], paper="", radius="--radius-coef 1"),
-    # with a smaller lambda_2, without and with the bonus; and phi ahead of the policy
+    # with other lambda_2, without and with the bonus; and phi ahead of the policy
     "lambda": variants(
         f"psd.py {FOUR}",
         epochs=600,
@@ -70,6 +70,8 @@ GRIDS = {
         radius_lam_2_1="--radius-coef 1 --lam-2 1",
         radius_lam_2_2="--radius-coef 1 --lam-2 2",
         radius_lam_2_3="--radius-coef 1 --lam-2 3",
+        radius_lam_2_10="--radius-coef 1 --lam-2 10",
+        radius_lam_2_20="--radius-coef 1 --lam-2 20",
     )
     | variants(f"benchmark/what_if.py more_phi {FOUR}", 600, [1, 2], more_phi="")
     | variants(f"benchmark/what_if.py warm_up {FOUR}", 600, [1, 2], warm_up=""),
@@ -111,6 +113,20 @@ GRIDS = {
         d_6="--latent-dim 6",
         scalar_L="--embed-dim 1",
     ),
+}
+
+# once the circles are there: lower learning rates, and what makes a wrong speed cost more
+SLOWER = "--phi-lr 3e-4 --sac-lr 2e-4 --alpha-lr 1e-3"
+GRIDS["sharpen"] = {
+    f"{name}_s{seed}": f"psd.py {FOUR} --radius-coef 1 --seed {seed} --total-epochs 600{THEN}"
+    f"{SLOWER} {extra} --total-epochs 800"
+    for name, extra in [
+        ("slower", ""),
+        ("kappa_50", "--kappa 50"),
+        ("lam_2_20", "--lam-2 20"),
+        ("both", "--kappa 50 --lam-2 20"),
+    ]
+    for seed in [1, 2]
 }
 
 # docs/recipes.md: one command a robot, and on Ant what each part of it is worth

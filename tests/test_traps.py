@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import psd
+from benchmark import landscape
 
 
 def best_encoder(P, L, lam_2, wind=1, num_steps=2000):
@@ -67,3 +68,22 @@ def test_too_slow_a_circle_is_perfect_in_every_latent_number():
         {"r_psd": 1.0, "one_step": 1.0, "L_step": 1.0, "radius": 1.0}, abs=0.02
     )
     assert bonus(phi, 6) > 0.98
+
+
+def earned(P, lam_2, d):
+    """r_PSD and radius bonus of the best encoders of L = 10 for a state cycle of P steps."""
+    phi = landscape.best_encoders(P, 10, lam_2, d, num_steps=800)
+    return sum(landscape.earnings(phi, 10)).tolist()
+
+
+def test_above_2L_over_pi_the_last_stretch_to_2L_is_one_slope():
+    """2L/pi is 6.4: above it a circle that is too short keeps its sides, so that the bonus counts;
+    below it the circle is stretched or torn, and there is a valley before 2L."""
+    slope, valley = np.transpose([earned(P, (10.0, 3.0), d=2) for P in range(15, 21)])
+    assert slope == pytest.approx([1 + P / 20 for P in range(15, 21)], abs=0.02)
+    assert valley[1] < valley[0] - 0.15 and valley[-1] == pytest.approx(2, abs=0.02)
+
+
+def test_a_third_dimension_lets_slower_states_earn_everything():
+    """No circle: but every step has the length of a side, and the state has a period of 2.8 L."""
+    assert earned(28, (3.0,), d=3)[0] > 1.95 and earned(28, (3.0,), d=2)[0] < 1.5
