@@ -129,6 +129,15 @@ GRIDS["sharpen"] = {
     for seed in [1, 2]
 }
 
+# the trap and its remedy, sixteen L: all but the bonus is the same
+GRIDS["closed"] = {
+    f"{name}_s{seed}": f"psd.py --env-id HalfCheetah-v4 {FAST} --no-adaptive-sampling --L-min 5 "
+    f"--L-max 20 --num-periods 16 {extra} --seed {seed} --total-epochs 800{THEN}"
+    f"{SLOWER} --kappa 50 --total-epochs 1000"
+    for name, extra in [("paper", ""), ("radius", "--radius-coef 1")]
+    for seed in [1, 2]
+}
+
 # docs/recipes.md: one command a robot, and on Ant what each part of it is worth
 RECIPES = {
     "HalfCheetah": "--sac-lr 3e-4 --alpha-lr 6e-4 --radius-coef 1 --L-min 5 --L-max 20 "
