@@ -80,7 +80,29 @@ def warm_up():
     psd.update = ahead
 
 
-CHANGES = {"gate": gate, "more_phi": more_phi, "warm_up": warm_up}
+def come_back():
+    """The radius bonus also pays, up to 1, for a state that is where it was 2L steps ago, which one
+    on a circle that is wound twice is not."""
+    rows, radius_bonus, asked = psd.ReplayBuffer.rows, psd.radius_bonus, {}
+
+    def remember(self, episode, t):
+        asked.update(buffer=self, episode=episode, t=t)
+        return rows(self, episode, t)
+
+    def bonus(phi_next, L):
+        buffer, episode, t = asked.values()  # of the last call: s' of the batch
+        past = t - 2 * L.long()
+        now, then = (buffer.obs[rows(buffer, episode, i)] for i in (t, past.clamp(min=0)))
+        # 0 where it was, 1 anywhere, 2 opposite
+        apart = ((now - then) ** 2 / (2 * now.var(dim=0) + 1e-6)).mean(dim=-1)  # (B,)
+        paid, known = (1 - apart).clamp(min=0), past >= 0
+        mean = (paid * known).sum() / known.sum().clamp(min=1)  # for those that are too early
+        return radius_bonus(phi_next, L) + psd.torch.where(known, paid, mean)
+
+    psd.ReplayBuffer.rows, psd.radius_bonus = remember, bonus
+
+
+CHANGES = {"gate": gate, "more_phi": more_phi, "warm_up": warm_up, "come_back": come_back}
 
 
 def main():

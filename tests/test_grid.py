@@ -197,8 +197,9 @@ def test_table_counts_true_skills_over_seeds(tmp_path, capsys):
 @pytest.fixture
 def what_if(monkeypatch):
     """benchmark/what_if.py; what it replaces in psd.py is put back."""
-    for name in ("update", "period_return"):
+    for name in ("update", "period_return", "radius_bonus"):
         monkeypatch.setattr(psd, name, getattr(psd, name))
+    monkeypatch.setattr(psd.ReplayBuffer, "rows", psd.ReplayBuffer.rows)
     return load(REPO / "benchmark/what_if.py")
 
 
@@ -259,3 +260,19 @@ def test_what_if_the_gate_looks_at_the_radius(what_if, tiny_args):
         expected = T * np.exp(-tiny_args.kappa * side**2) * min(radius, 1)
         assert R == pytest.approx(expected, rel=1e-4)
     assert plain > psd.period_return(envs, agent, L, state, tiny_args) > 0
+
+
+@pytest.mark.parametrize("turns, paid", [(1, 1.0), (0.5, 0.0)])
+def test_what_if_coming_back_is_paid(what_if, turns, paid):
+    """A state that turns once in 2L steps, and one that needs 4L and is opposite after 2L; steps
+    before 2L are paid the mean of the others."""
+    L, T = 5, 40
+    what_if.come_back()
+    angle = 2 * np.pi * turns * np.arange(T + 1) / (2 * L)
+    obs = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+    zeros = np.zeros((T, 1), np.float32)
+    buffer = psd.ReplayBuffer(200, T, 2, 1, 1, "cpu")
+    buffer.add(psd.Episode(obs, zeros, zeros[:, 0], False), torch.tensor([float(L)]))
+    batch = buffer.sample(64)
+    bonus = psd.radius_bonus(torch.zeros(64, 2), batch.skill[:, 0])
+    assert bonus == pytest.approx(np.full(64, paid), abs=1e-4)
