@@ -74,7 +74,9 @@ GRIDS = {
         radius_lam_2_20="--radius-coef 1 --lam-2 20",
     )
     | variants(f"benchmark/what_if.py more_phi {FOUR}", 600, [1, 2], more_phi="")
-    | variants(f"benchmark/what_if.py warm_up {FOUR}", 600, [1, 2], warm_up=""),
+    | variants(f"benchmark/what_if.py warm_up {FOUR}", 600, [1, 2], warm_up="")
+    # and, against circles that are wound, a state that comes back
+    | variants(f"benchmark/what_if.py come_back {FOUR} --radius-coef 1", 600, [1, 2], come_back=""),
     # the paper's way to a range of L: one at first, and a gate on the reward
     "adaptive": variants(
         f"psd.py --env-id HalfCheetah-v4 {FAST} --adaptive-interval 200",
