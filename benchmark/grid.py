@@ -117,6 +117,15 @@ GRIDS = {
     ),
 }
 
+# the trap and its remedies, sixteen L (radius_s1 is results/halfcheetah_small)
+SIXTEEN = f"--env-id HalfCheetah-v4 {FAST} --no-adaptive-sampling --L-min 5 --L-max 20 "
+SIXTEEN += "--num-periods 16"
+GRIDS["closed"] = variants(
+    f"psd.py {SIXTEEN}", 1000, seeds=[1, 2], paper="", radius="--radius-coef 1"
+) | variants(
+    f"benchmark/what_if.py come_back {SIXTEEN} --radius-coef 1", 1000, [1, 2], come_back=""
+)
+
 # once the circles are there: lower learning rates, and what makes a wrong speed cost more
 SLOWER = "--phi-lr 3e-4 --sac-lr 2e-4 --alpha-lr 1e-3"
 GRIDS["sharpen"] = {
@@ -126,17 +135,11 @@ GRIDS["sharpen"] = {
         ("slower", ""),
         ("kappa_50", "--kappa 50"),
         ("lam_2_20", "--lam-2 20"),
-        ("both", "--kappa 50 --lam-2 20"),
     ]
     for seed in [1, 2]
-}
-
-# the trap and its remedy, sixteen L: all but the bonus is the same
-GRIDS["closed"] = {
-    f"{name}_s{seed}": f"psd.py --env-id HalfCheetah-v4 {FAST} --no-adaptive-sampling --L-min 5 "
-    f"--L-max 20 --num-periods 16 {extra} --seed {seed} --total-epochs 800{THEN}"
+} | {
+    f"sixteen_s{seed}": f"psd.py {SIXTEEN} --radius-coef 1 --seed {seed} --total-epochs 800{THEN}"
     f"{SLOWER} --kappa 50 --total-epochs 1000"
-    for name, extra in [("paper", ""), ("radius", "--radius-coef 1")]
     for seed in [1, 2]
 }
 

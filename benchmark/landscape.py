@@ -36,6 +36,10 @@ class Args:
     out: str = "results/traps/landscape.json"  # the JSON; the figure stands beside it
 
 
+def fail(message):  # in one line, with a non-zero exit
+    raise SystemExit(f"landscape.py: error: {message}")
+
+
 def encoder_objective(phi, L, k, lam_1, lam_2):
     """Eq. (7) of tables phi (..., P, d): their J, (...)."""
     next_phi, phi_L, L = phi.roll(-1, -2), phi.roll(-L, -2), torch.tensor(float(L))
@@ -111,11 +115,11 @@ def draw(rows, L):
 def main():
     args = tyro.cli(Args, description=__doc__)
     torch.set_num_threads(1)
-    if args.L < 2 or min(args.latent_dim) < 2 or min(args.lam_2) <= 0:
-        sys.exit("landscape.py: error: L and latent dimensions of 2 or more, lambda_2 above 0")
     out = Path(args.out)
-    if not out.parent.is_dir():
-        sys.exit(f"landscape.py: error: {out.parent} is missing: nowhere to write {out.name}")
+    if min([args.L, *args.latent_dim]) < 2 or min(args.lam_2, default=0) <= 0:
+        fail("L and latent dimensions have to be 2 or more, lambda_2 above 0")
+    if out.suffix != ".json" or not out.parent.is_dir():
+        fail(f"--out {out} has to end in .json, in a folder that exists")
     rows = landscape(args)
     out.write_text(json.dumps({"args": vars(args), "rows": rows}) + "\n")
     with plt.rc_context(plot.STYLE):

@@ -81,8 +81,8 @@ def warm_up():
 
 
 def come_back():
-    """The radius bonus also pays, up to 1, for a state that is where it was 2L steps ago, which one
-    on a circle that is wound twice is not."""
+    """The radius bonus is doubled for a state that is where it was 2L steps ago, which one on a
+    circle that is wound twice is not."""
     rows, radius_bonus, asked = psd.ReplayBuffer.rows, psd.radius_bonus, {}
 
     def remember(self, episode, t):
@@ -97,7 +97,8 @@ def come_back():
         apart = ((now - then) ** 2 / (2 * now.var(dim=0) + 1e-6)).mean(dim=-1)  # (B,)
         paid, known = (1 - apart).clamp(min=0), past >= 0
         mean = (paid * known).sum() / known.sum().clamp(min=1)  # for those that are too early
-        return radius_bonus(phi_next, L) + psd.torch.where(known, paid, mean)
+        # A factor: on its own, resting would earn it all
+        return radius_bonus(phi_next, L) * (1 + psd.torch.where(known, paid, mean))
 
     psd.ReplayBuffer.rows, psd.radius_bonus = remember, bonus
 

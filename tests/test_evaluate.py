@@ -53,6 +53,18 @@ def test_period_of_known_signals(signal, period, D):
         assert evaluate.MIN_PEAK <= peak <= 1 + 1e-9
 
 
+def test_slow_wandering_does_not_shorten_the_period():
+    """A slope under the peak of an autocorrelation would move it: ten cycles on a random walk."""
+    errors = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        walk = rng.normal(size=(400, 10)).cumsum(axis=0)
+        wave = np.sin(angles(400, 40, 10, rng)) + 0.3 * np.sin(3 * angles(400, 40, 10, rng))
+        found, _ = state_period(wave / wave.std(axis=0) + 0.7 * walk / walk.std(axis=0))
+        errors.append(found / 40 - 1)
+    assert abs(np.mean(errors)) < 0.005 and np.abs(errors).max() < 0.02
+
+
 def smooth(n, D, rng, width):
     kernel = np.hanning(2 * width + 1)
     noise = rng.normal(size=(n + 2 * width, D))

@@ -265,7 +265,7 @@ def test_what_if_the_gate_looks_at_the_radius(what_if, tiny_args):
 @pytest.mark.parametrize("turns, paid", [(1, 1.0), (0.5, 0.0)])
 def test_what_if_coming_back_is_paid(what_if, turns, paid):
     """A state that turns once in 2L steps, and one that needs 4L and is opposite after 2L; steps
-    before 2L are paid the mean of the others."""
+    before 2L are paid the mean of the others, and latents at the origin nothing."""
     L, T = 5, 40
     what_if.come_back()
     angle = 2 * np.pi * turns * np.arange(T + 1) / (2 * L)
@@ -274,5 +274,6 @@ def test_what_if_coming_back_is_paid(what_if, turns, paid):
     buffer = psd.ReplayBuffer(200, T, 2, 1, 1, "cpu")
     buffer.add(psd.Episode(obs, zeros, zeros[:, 0], False), torch.tensor([float(L)]))
     batch = buffer.sample(64)
-    bonus = psd.radius_bonus(torch.zeros(64, 2), batch.skill[:, 0])
-    assert bonus == pytest.approx(np.full(64, paid), abs=1e-4)
+    phi = torch.tensor([L / 2, 0.0]).expand(64, 2)
+    bonus, rest = (psd.radius_bonus(z, batch.skill[:, 0]) for z in (phi, 0 * phi))
+    assert bonus == pytest.approx(np.full(64, 1 + paid), abs=1e-4) and not rest.any()

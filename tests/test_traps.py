@@ -3,6 +3,8 @@
 So nothing here is about networks or exploration: these are optima of the paper's own objective.
 """
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -87,3 +89,21 @@ def test_above_2L_over_pi_the_last_stretch_to_2L_is_one_slope():
 def test_a_third_dimension_lets_slower_states_earn_everything():
     """No circle: but every step has the length of a side, and the state has a period of 2.8 L."""
     assert earned(28, (3.0,), d=3)[0] > 1.95 and earned(28, (3.0,), d=2)[0] < 1.5
+
+
+def test_landscape_is_written_and_drawn(tmp_path, monkeypatch):
+    out = tmp_path / "a.json"
+    flags = f"--L 4 --lam-2 3 8 --latent-dim 2 --longest 1.1 --out {out}".split()
+    monkeypatch.setattr("sys.argv", ["landscape.py", *flags])
+    landscape.main()
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["P"], row["lam_2"]) for row in rows] == [
+        (P, x) for P in range(4, 9) for x in (3, 8)
+    ]
+    assert rows[-1]["r_psd"] > 0.99 and rows[-1]["bonus"] > 0.99  # P = 2L
+    assert rows[0]["r_psd"] < 0.01  # P = L: phi has nothing to tell apart
+    assert out.with_suffix(".png").stat().st_size > 10_000
+    for bad in (["--L", "1"], ["--lam-2"], ["--out", str(tmp_path / "none" / "a.json")]):
+        monkeypatch.setattr("sys.argv", ["landscape.py", *flags, *bad])
+        with pytest.raises(SystemExit, match="landscape.py: error"):
+            landscape.main()
