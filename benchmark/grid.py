@@ -76,7 +76,13 @@ GRIDS = {
     | variants(f"benchmark/what_if.py more_phi {FOUR}", 600, [1, 2], more_phi="")
     | variants(f"benchmark/what_if.py warm_up {FOUR}", 600, [1, 2], warm_up="")
     # and, against circles that are wound, a state that comes back
-    | variants(f"benchmark/what_if.py come_back {FOUR} --radius-coef 1", 600, [1, 2], come_back=""),
+    | variants(f"benchmark/what_if.py come_back {FOUR} --radius-coef 1", 600, [1, 2], come_back="")
+    | variants(
+        f"benchmark/what_if.py come_back_factor {FOUR} --radius-coef 1",
+        epochs=600,
+        seeds=[1, 2],
+        come_back_factor="",
+    ),
     # the paper's way to a range of L: one at first, and a gate on the reward
     "adaptive": variants(
         f"psd.py --env-id HalfCheetah-v4 {FAST} --adaptive-interval 200",
@@ -125,6 +131,24 @@ GRIDS["closed"] = variants(
 ) | variants(
     f"benchmark/what_if.py come_back {SIXTEEN} --radius-coef 1", 1000, [1, 2], come_back=""
 )
+
+# a pendulum's wound circles, and what opens them (psd.py's own: results/traps/pendulum_dense_s2)
+PENDULUM = """--env-id Pendulum-v1 --L-min 6 --L-max 18 --num-periods 13 --no-adaptive-sampling
+    --latent-dim 2 --hidden-units 128 --phi-batch-size 256 --phi-lr 1e-3 --sac-lr 1e-3
+    --alpha-lr 1e-3 --radius-coef 1"""
+GRIDS["wound"] = {
+    f"{name}{suffix}_s{seed}": f"{script} {PENDULUM} --seed {seed} --total-epochs 180{more}"
+    for name, script in [
+        ("radius", "psd.py"),
+        ("come_back", "benchmark/what_if.py come_back"),
+        ("come_back_factor", "benchmark/what_if.py come_back_factor"),
+    ]
+    for suffix, more in [
+        ("", ""),
+        ("_kappa_50", f"{THEN}--kappa 50 --phi-lr 3e-4 --sac-lr 3e-4 --total-epochs 270"),
+    ]
+    for seed in [2, 3]
+}
 
 # once the circles are there: lower learning rates, and what makes a wrong speed cost more
 SLOWER = "--phi-lr 3e-4 --sac-lr 2e-4 --alpha-lr 1e-3"

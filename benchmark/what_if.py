@@ -80,9 +80,9 @@ def warm_up():
     psd.update = ahead
 
 
-def come_back():
-    """The radius bonus is doubled for a state that is where it was 2L steps ago, which one on a
-    circle that is wound twice is not."""
+def pay_for_return(combine):
+    """radius_bonus becomes `combine` of itself and, from 0 to 1, how close to where it was 2L steps
+    ago the state is; what comes before 2L has the mean of the others."""
     rows, radius_bonus, asked = psd.ReplayBuffer.rows, psd.radius_bonus, {}
 
     def remember(self, episode, t):
@@ -95,15 +95,28 @@ def come_back():
         now, then = (buffer.obs[rows(buffer, episode, i)] for i in (t, past.clamp(min=0)))
         # 0 where it was, 1 anywhere, 2 opposite
         apart = ((now - then) ** 2 / (2 * now.var(dim=0) + 1e-6)).mean(dim=-1)  # (B,)
-        paid, known = (1 - apart).clamp(min=0), past >= 0
-        mean = (paid * known).sum() / known.sum().clamp(min=1)  # for those that are too early
-        # A factor: on its own, resting would earn it all
-        return radius_bonus(phi_next, L) * (1 + psd.torch.where(known, paid, mean))
+        back, known = (1 - apart).clamp(min=0), past >= 0
+        mean = (back * known).sum() / known.sum().clamp(min=1)
+        return combine(radius_bonus(phi_next, L), psd.torch.where(known, back, mean))
 
     psd.ReplayBuffer.rows, psd.radius_bonus = remember, bonus
 
 
-CHANGES = {"gate": gate, "more_phi": more_phi, "warm_up": warm_up, "come_back": come_back}
+def come_back():
+    """The radius bonus and as much again for a state that is where it was 2L steps ago, which one
+    on a circle that is wound twice is not; resting is paid, too."""
+    pay_for_return(lambda radius, back: radius + back)
+
+
+def come_back_factor():
+    """The same as a factor, so that resting is not paid: the radius bonus is doubled."""
+    pay_for_return(lambda radius, back: radius * (1 + back))
+
+
+CHANGES = {
+    function.__name__: function
+    for function in (gate, more_phi, warm_up, come_back, come_back_factor)
+}
 
 
 def main():

@@ -262,12 +262,13 @@ def test_what_if_the_gate_looks_at_the_radius(what_if, tiny_args):
     assert plain > psd.period_return(envs, agent, L, state, tiny_args) > 0
 
 
-@pytest.mark.parametrize("turns, paid", [(1, 1.0), (0.5, 0.0)])
-def test_what_if_coming_back_is_paid(what_if, turns, paid):
+@pytest.mark.parametrize("change, rests", [("come_back", 1.0), ("come_back_factor", 0.0)])
+@pytest.mark.parametrize("turns, back", [(1, 1.0), (0.5, 0.0)])
+def test_what_if_coming_back_is_paid(what_if, change, rests, turns, back):
     """A state that turns once in 2L steps, and one that needs 4L and is opposite after 2L; steps
-    before 2L are paid the mean of the others, and latents at the origin nothing."""
+    before 2L are paid the mean of the others. At the origin of the latents only the sum is paid."""
     L, T = 5, 40
-    what_if.come_back()
+    what_if.CHANGES[change]()
     angle = 2 * np.pi * turns * np.arange(T + 1) / (2 * L)
     obs = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
     zeros = np.zeros((T, 1), np.float32)
@@ -275,5 +276,6 @@ def test_what_if_coming_back_is_paid(what_if, turns, paid):
     buffer.add(psd.Episode(obs, zeros, zeros[:, 0], False), torch.tensor([float(L)]))
     batch = buffer.sample(64)
     phi = torch.tensor([L / 2, 0.0]).expand(64, 2)
-    bonus, rest = (psd.radius_bonus(z, batch.skill[:, 0]) for z in (phi, 0 * phi))
-    assert bonus == pytest.approx(np.full(64, 1 + paid), abs=1e-4) and not rest.any()
+    bonus, at_origin = (psd.radius_bonus(z, batch.skill[:, 0]) for z in (phi, 0 * phi))
+    assert bonus == pytest.approx(np.full(64, 1 + back), abs=1e-4)
+    assert at_origin == pytest.approx(np.full(64, rests * back), abs=1e-4)
