@@ -94,6 +94,7 @@ GRIDS = {
         interval_400="--adaptive-interval 400",
         lam_2_2="--lam-2 2",
         radius="--radius-coef 1",
+        alpha_75="--adaptive-alpha 0.75",
     )
     | variants(
         f"benchmark/what_if.py gate --env-id HalfCheetah-v4 {FAST} --adaptive-interval 200",
@@ -101,6 +102,7 @@ GRIDS = {
         seeds=[1, 2],
         gate="",
         gate_radius="--radius-coef 1",
+        gate_radius_alpha_75="--radius-coef 1 --adaptive-alpha 0.75",
     ),
     # Figure 3 beside PSD: the baselines, and SAC on r_ext alone
     "fig3": {
@@ -420,7 +422,8 @@ def main():
             first, *more = (" ".join(stage.split()) for stage in command.split(THEN))
             print(f"python {first} --run-name {args.grid}/{name}")
             for stage in more:
-                print(f"python {first.split()[0]} --resume runs/{args.grid}/{name} {stage}")
+                script = first.split(" --")[0]  # with what_if.py, what is changed
+                print(f"python {script} --resume runs/{args.grid}/{name} {stage}")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -23,6 +23,8 @@ import tyro  # noqa: E402
 import plot  # noqa: E402
 import psd  # noqa: E402
 
+SHORTEST = 4  # steps of a cycle, from which the landscape starts
+
 
 @dataclass
 class Args:
@@ -75,7 +77,7 @@ def earnings(phi, L, kappa=10.0):
 
 def landscape(args):
     """One row a latent dimension, lambda_2 and period: what is earned there."""
-    rows, periods = [], range(4, int(2 * args.L * args.longest) + 1)
+    rows, periods = [], range(SHORTEST, int(2 * args.L * args.longest) + 1)
     for d in args.latent_dim:
         for P in periods:
             phi = best_encoders(P, args.L, args.lam_2, d, args.k, args.lam_1)
@@ -116,8 +118,10 @@ def main():
     args = tyro.cli(Args, description=__doc__)
     torch.set_num_threads(1)
     out = Path(args.out)
-    if min([args.L, *args.latent_dim]) < 2 or min(args.lam_2, default=0) <= 0:
+    if min(args.L, min(args.latent_dim, default=0)) < 2 or min(args.lam_2, default=0) <= 0:
         fail("L and latent dimensions have to be 2 or more, lambda_2 above 0")
+    if 2 * args.L * args.longest < SHORTEST:
+        fail(f"no period from {SHORTEST} on is up to {args.longest} times 2L: raise --longest")
     if out.suffix != ".json" or not out.parent.is_dir():
         fail(f"--out {out} has to end in .json, in a folder that exists")
     rows = landscape(args)

@@ -263,19 +263,29 @@ def test_what_if_the_gate_looks_at_the_radius(what_if, tiny_args):
 
 
 @pytest.mark.parametrize("change, rests", [("come_back", 1.0), ("come_back_factor", 0.0)])
-@pytest.mark.parametrize("turns, back", [(1, 1.0), (0.5, 0.0)])
+@pytest.mark.parametrize("turns, back", [(1, 1.0), (5 / 6, 0.5), (0.5, 0.0)])
 def test_what_if_coming_back_is_paid(what_if, change, rests, turns, back):
-    """A state that turns once in 2L steps, and one that needs 4L and is opposite after 2L; steps
-    before 2L are paid the mean of the others. At the origin of the latents only the sum is paid."""
-    L, T = 5, 40
+    """A state that turns once in 2L steps; one that is 60 degrees away then, a mean square of half
+    of what two states drawn at random have; and one that is opposite. Steps before 2L are paid the
+    mean of the others. At the origin of the latents only the sum is paid."""
+    L, T = 5, 60  # whole turns of each, so that both dimensions have a variance of 1/2
     what_if.CHANGES[change]()
     angle = 2 * np.pi * turns * np.arange(T + 1) / (2 * L)
     obs = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
     zeros = np.zeros((T, 1), np.float32)
     buffer = psd.ReplayBuffer(200, T, 2, 1, 1, "cpu")
     buffer.add(psd.Episode(obs, zeros, zeros[:, 0], False), torch.tensor([float(L)]))
-    batch = buffer.sample(64)
-    phi = torch.tensor([L / 2, 0.0]).expand(64, 2)
+    batch = buffer.sample(4096)
+    phi = torch.tensor([L / 2, 0.0]).expand(4096, 2)
     bonus, at_origin = (psd.radius_bonus(z, batch.skill[:, 0]) for z in (phi, 0 * phi))
-    assert bonus == pytest.approx(np.full(64, 1 + back), abs=1e-4)
-    assert at_origin == pytest.approx(np.full(64, rests * back), abs=1e-4)
+    assert bonus == pytest.approx(np.full(4096, 1 + back), abs=0.05)
+    assert at_origin == pytest.approx(np.full(4096, rests * back), abs=0.05)
+
+
+def test_printed_stages_go_on_with_the_same_script(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["grid.py", "wound", "--only", "come_back_kappa_50_s3"])
+    grid.main()
+    first, second = capsys.readouterr().out.splitlines()
+    start = "python benchmark/what_if.py come_back --"
+    assert first.startswith(f"{start}env-id Pendulum-v1")
+    assert second.startswith(f"{start}resume runs/wound/come_back_kappa_50_s3 --kappa 50")

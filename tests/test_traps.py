@@ -103,7 +103,10 @@ def test_landscape_is_written_and_drawn(tmp_path, monkeypatch):
     assert rows[-1]["r_psd"] > 0.99 and rows[-1]["bonus"] > 0.99  # P = 2L
     assert rows[0]["r_psd"] < 0.01  # P = L: phi has nothing to tell apart
     assert out.with_suffix(".png").stat().st_size > 10_000
-    for bad in (["--L", "1"], ["--lam-2"], ["--out", str(tmp_path / "none" / "a.json")]):
+    for bad in (
+        *(["--L", "1"], ["--lam-2"], ["--latent-dim"], ["--longest", "0.4"]),
+        ["--out", str(tmp_path / "none" / "a.json")],
+    ):
         monkeypatch.setattr("sys.argv", ["landscape.py", *flags, *bad])
         with pytest.raises(SystemExit, match="landscape.py: error"):
             landscape.main()
