@@ -124,6 +124,7 @@ def main():
         lines = [f"{name}: {' '.join(f.__doc__.split())}" for name, f in CHANGES.items()]
         sys.exit("\n".join(["choose a change, then psd.py's flags:", *lines]))
     CHANGES[sys.argv[1]]()
+    psd.__file__ = f"{__file__} {sys.argv[1]}"  # which it names at the end, to go on with
     psd.main(sys.argv[2:])
 
 

@@ -289,3 +289,11 @@ def test_printed_stages_go_on_with_the_same_script(monkeypatch, capsys):
     start = "python benchmark/what_if.py come_back --"
     assert first.startswith(f"{start}env-id Pendulum-v1")
     assert second.startswith(f"{start}resume runs/wound/come_back_kappa_50_s3 --kappa 50")
+
+
+def test_what_if_says_how_to_go_on_with_the_change(tmp_path):
+    script = [sys.executable, str(REPO / "benchmark/what_if.py"), "come_back"]
+    flags = [*TINY, "--radius-coef", "1", "--total-epochs", "1", "--run-name", "a"]
+    run = subprocess.run([*script, *flags], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip().endswith("what_if.py come_back --resume runs/a")
