@@ -37,6 +37,7 @@ CHEETAH += " --num-periods 16"
 FAST = """--normalize-obs --hidden-units 128 --phi-batch-size 256 --phi-lr 1e-3 --sac-lr 6e-4
     --alpha-lr 3e-3 --latent-dim 2 --gamma 0.95"""
 FOUR = f"--env-id HalfCheetah-v4 {FAST} --no-adaptive-sampling --L-min 6 --L-max 18"
+RETURN = ["come_back", "come_back_factor", "come_back_step"]  # of what_if.py
 BASELINES = [
     ("metra", "metra.py", "--phi-lr 1e-3 --lam-lr 1e-3"),
     ("diayn", "diayn.py", "--discriminator-lr 1e-3"),
@@ -76,13 +77,11 @@ GRIDS = {
     | variants(f"benchmark/what_if.py more_phi {FOUR}", 600, [1, 2], more_phi="")
     | variants(f"benchmark/what_if.py warm_up {FOUR}", 600, [1, 2], warm_up="")
     # and, against circles that are wound, a state that comes back
-    | variants(f"benchmark/what_if.py come_back {FOUR} --radius-coef 1", 600, [1, 2], come_back="")
-    | variants(
-        f"benchmark/what_if.py come_back_factor {FOUR} --radius-coef 1",
-        epochs=600,
-        seeds=[1, 2],
-        come_back_factor="",
-    ),
+    | {
+        f"{change}_s{seed}": f"benchmark/what_if.py {change} {FOUR} --radius-coef 1 "
+        f"--total-epochs 600 --seed {seed}"
+        for change, seed in itertools.product(RETURN, [1, 2])
+    },
     # the paper's way to a range of L: one at first, and a gate on the reward
     "adaptive": variants(
         f"psd.py --env-id HalfCheetah-v4 {FAST} --adaptive-interval 200",
@@ -142,8 +141,7 @@ GRIDS["wound"] = {
     f"{name}{suffix}_s{seed}": f"{script} {PENDULUM} --seed {seed} --total-epochs 180{more}"
     for name, script in [
         ("radius", "psd.py"),
-        ("come_back", "benchmark/what_if.py come_back"),
-        ("come_back_factor", "benchmark/what_if.py come_back_factor"),
+        *((change, f"benchmark/what_if.py {change}") for change in RETURN),
     ]
     for suffix, more in [
         ("", ""),
@@ -280,7 +278,7 @@ GRIDS["table1"] = {
 @dataclass
 class Args:
     grid: Annotated[str | None, tyro.conf.Positional] = None  # which one; none: list them
-    only: str = ""  # runs whose name contains this
+    only: str = ""  # the run of this name; if there is none, those whose name contains it
     run: bool = False  # run and judge what is missing
     jobs: int = 1  # at the same time, each on one core
     table: bool = False  # what evaluate.py has measured so far
@@ -400,7 +398,11 @@ def main():
     if args.grid not in GRIDS:
         lines = [f"{name}: {len(commands)} runs" for name, commands in GRIDS.items()]
         sys.exit("\n".join(["choose a grid:", *lines]) if args.grid else print("\n".join(lines)))
-    runs = {name: c for name, c in GRIDS[args.grid].items() if args.only in name}
+    runs = GRIDS[args.grid]
+    names = [args.only] if args.only in runs else [name for name in runs if args.only in name]
+    if not names:
+        sys.exit(f"{args.grid} has no run like {args.only!r}: {', '.join(runs)}")
+    runs = {name: runs[name] for name in names}
     folder, failed = Path("runs") / args.grid, []
 
     def attempt(name):

@@ -81,41 +81,53 @@ def warm_up():
 
 
 def pay_for_return(combine):
-    """radius_bonus becomes `combine` of itself and, from 0 to 1, how close to where it was 2L steps
-    ago the state is; what comes before 2L has the mean of the others."""
-    rows, radius_bonus, asked = psd.ReplayBuffer.rows, psd.radius_bonus, {}
+    """radius_bonus becomes `combine` of itself, of how close to where it was 2L steps ago the state
+    is, from 0 to 1, and of r_PSD; what comes before 2L has the mean of the others."""
+    rows, psd_reward, radius_bonus = psd.ReplayBuffer.rows, psd.psd_reward, psd.radius_bonus
+    asked = {}  # of the last calls, which in psd.update are those for the batch
 
-    def remember(self, episode, t):
+    def remember_rows(self, episode, t):
         asked.update(buffer=self, episode=episode, t=t)
         return rows(self, episode, t)
 
+    def remember_reward(phi_s, phi_next, L, kappa):
+        asked["r_psd"] = psd_reward(phi_s, phi_next, L, kappa)
+        return asked["r_psd"]
+
     def bonus(phi_next, L):
-        buffer, episode, t = asked.values()  # of the last call: s' of the batch
+        buffer, episode, t = asked["buffer"], asked["episode"], asked["t"]  # of s'
         past = t - 2 * L.long()
         now, then = (buffer.obs[rows(buffer, episode, i)] for i in (t, past.clamp(min=0)))
         # 0 where it was, 1 anywhere, 2 opposite
         apart = ((now - then) ** 2 / (2 * now.var(dim=0) + 1e-6)).mean(dim=-1)  # (B,)
         back, known = (1 - apart).clamp(min=0), past >= 0
         mean = (back * known).sum() / known.sum().clamp(min=1)
-        return combine(radius_bonus(phi_next, L), psd.torch.where(known, back, mean))
+        back = psd.torch.where(known, back, mean)
+        return combine(radius_bonus(phi_next, L), back, asked["r_psd"])
 
-    psd.ReplayBuffer.rows, psd.radius_bonus = remember, bonus
+    psd.ReplayBuffer.rows, psd.psd_reward = remember_rows, remember_reward
+    psd.radius_bonus = bonus
 
 
 def come_back():
     """The radius bonus and as much again for a state that is where it was 2L steps ago, which one
     on a circle that is wound twice is not; resting is paid, too."""
-    pay_for_return(lambda radius, back: radius + back)
+    pay_for_return(lambda radius, back, r_psd: radius + back)
 
 
 def come_back_factor():
-    """The same as a factor, so that resting is not paid: the radius bonus is doubled."""
-    pay_for_return(lambda radius, back: radius * (1 + back))
+    """The same as a factor of the radius: resting is not paid where the latents are small."""
+    pay_for_return(lambda radius, back, r_psd: radius * (1 + back))
+
+
+def come_back_step():
+    """The same as a factor of r_PSD: only a step of the right length is paid for coming back."""
+    pay_for_return(lambda radius, back, r_psd: radius + r_psd * back)
 
 
 CHANGES = {
     function.__name__: function
-    for function in (gate, more_phi, warm_up, come_back, come_back_factor)
+    for function in (gate, more_phi, warm_up, come_back, come_back_factor, come_back_step)
 }
 
 

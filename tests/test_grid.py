@@ -197,7 +197,7 @@ def test_table_counts_true_skills_over_seeds(tmp_path, capsys):
 @pytest.fixture
 def what_if(monkeypatch):
     """benchmark/what_if.py; what it replaces in psd.py is put back."""
-    for name in ("update", "period_return", "radius_bonus"):
+    for name in ("update", "period_return", "psd_reward", "radius_bonus"):
         monkeypatch.setattr(psd, name, getattr(psd, name))
     monkeypatch.setattr(psd.ReplayBuffer, "rows", psd.ReplayBuffer.rows)
     return load(REPO / "benchmark/what_if.py")
@@ -262,12 +262,16 @@ def test_what_if_the_gate_looks_at_the_radius(what_if, tiny_args):
     assert plain > psd.period_return(envs, agent, L, state, tiny_args) > 0
 
 
-@pytest.mark.parametrize("change, rests", [("come_back", 1.0), ("come_back_factor", 0.0)])
+@pytest.mark.parametrize(
+    "change, at_origin, at_rest",
+    [("come_back", 1, 1), ("come_back_factor", 0, 1), ("come_back_step", 1, 0)],
+)
 @pytest.mark.parametrize("turns, back", [(1, 1.0), (5 / 6, 0.5), (0.5, 0.0)])
-def test_what_if_coming_back_is_paid(what_if, change, rests, turns, back):
+def test_what_if_coming_back_is_paid(what_if, change, at_origin, at_rest, turns, back):
     """A state that turns once in 2L steps; one that is 60 degrees away then, a mean square of half
     of what two states drawn at random have; and one that is opposite. Steps before 2L are paid the
-    mean of the others. At the origin of the latents only the sum is paid."""
+    mean of the others. The forms differ in whether it is paid at the origin of the latents, and
+    where the latents do not move."""
     L, T = 5, 60  # whole turns of each, so that both dimensions have a variance of 1/2
     what_if.CHANGES[change]()
     angle = 2 * np.pi * turns * np.arange(T + 1) / (2 * L)
@@ -277,9 +281,30 @@ def test_what_if_coming_back_is_paid(what_if, change, rests, turns, back):
     buffer.add(psd.Episode(obs, zeros, zeros[:, 0], False), torch.tensor([float(L)]))
     batch = buffer.sample(4096)
     phi = torch.tensor([L / 2, 0.0]).expand(4096, 2)
-    bonus, at_origin = (psd.radius_bonus(z, batch.skill[:, 0]) for z in (phi, 0 * phi))
-    assert bonus == pytest.approx(np.full(4096, 1 + back), abs=0.05)
-    assert at_origin == pytest.approx(np.full(4096, rests * back), abs=0.05)
+    L, side = batch.skill[:, 0], torch.tensor([0.0, L * np.sin(np.pi / (2 * L))])
+
+    def bonus(z, z_next):
+        psd.psd_reward(z, z_next, L, kappa=10)  # which psd.update asks for first
+        return psd.radius_bonus(z_next, L)
+
+    for paid, expected in [
+        (bonus(phi - side, phi), 1 + back),
+        (bonus(0 * phi - side, 0 * phi), at_origin * back),
+        (bonus(phi, phi), 1 + at_rest * back),
+    ]:
+        assert paid == pytest.approx(np.full(4096, expected), abs=0.05)
+
+
+@pytest.mark.parametrize("only, names", [("radius_s1", 1), ("radius", 6), ("nothing", 0)])
+def test_only_takes_one_run_or_those_that_contain_it(monkeypatch, capsys, only, names):
+    monkeypatch.setattr("sys.argv", ["grid.py", "adaptive", "--only", only])
+    if names:
+        grid.main()
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == names and all(only in line for line in lines)
+    else:
+        with pytest.raises(SystemExit, match="adaptive has no run"):
+            grid.main()
 
 
 def test_printed_stages_go_on_with_the_same_script(monkeypatch, capsys):
