@@ -128,10 +128,20 @@ GRIDS = {
 SIXTEEN = f"--env-id HalfCheetah-v4 {FAST} --no-adaptive-sampling --L-min 5 --L-max 20 "
 SIXTEEN += "--num-periods 16"
 GRIDS["closed"] = variants(
-    f"psd.py {SIXTEEN}", 1000, seeds=[1, 2], paper="", radius="--radius-coef 1"
+    f"psd.py {SIXTEEN}",
+    epochs=1000,
+    seeds=[1, 2],
+    paper="",
+    radius="--radius-coef 1",
+    radius_lam_2_2="--radius-coef 1 --lam-2 2",
 ) | variants(
     f"benchmark/what_if.py come_back {SIXTEEN} --radius-coef 1", 1000, [1, 2], come_back=""
 )
+GRIDS["closed"] |= {  # first open the circles, then make the steps even
+    f"radius_lam_2_2_then_5_s{seed}": f"psd.py {SIXTEEN} --radius-coef 1 --lam-2 2 --seed {seed} "
+    f"--total-epochs 1000{THEN}--lam-2 5 --total-epochs 1500"
+    for seed in [1, 2]
+}
 
 # a pendulum's wound circles, and what opens them (psd.py's own: results/traps/pendulum_dense_s2)
 PENDULUM = """--env-id Pendulum-v1 --L-min 6 --L-max 18 --num-periods 13 --no-adaptive-sampling

@@ -4,6 +4,7 @@ So nothing here is about networks or exploration: these are optima of the paper'
 """
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import torch
 
 import psd
 from benchmark import landscape
+
+RESULTS = Path(__file__).resolve().parent.parent / "results/traps"
 
 
 def best_encoder(P, L, lam_2, wind=1, num_steps=2000):
@@ -60,6 +63,38 @@ def test_but_not_where_opposite_points_are_no_issue():
     statistics = psd.latent_statistics(phi, 18, kappa=10.0)
     assert statistics["r_psd"] > 0.95 and statistics["radius"] < 0.4
     assert bonus(phi, 18) < 0.4
+
+
+def false_circles():
+    """(run, lambda_2, skill) of every trained skill that is too fast by 15 % or more, of our runs
+    without the bonus."""
+    runs = {}
+    for name in ("lambda", "adaptive", "closed"):
+        for variant, seeds in json.loads((RESULTS / f"{name}.json").read_text()).items():
+            lam_2 = float(variant.removeprefix("lam_2_")) if "lam_2_" in variant else 5.0
+            if not any(word in variant for word in ("radius", "come_back")):
+                runs |= {f"{name}/{variant}_s{seed}": (lam_2, s) for seed, s in seeds.items()}
+    for name in ("paper_s1", "paper_1000_s1"):
+        skills = json.loads((RESULTS / name / "evaluation.json").read_text())["skills"]
+        runs[name] = 5.0, [skill for skill in skills if skill["trained"]]
+    for name, (lam_2, skills) in runs.items():
+        for skill in skills:
+            if skill["period"] and skill["period"] < 0.85 * 2 * skill["L"]:
+                yield name, lam_2, skill
+
+
+def test_false_circles_of_real_runs_keep_to_the_bound():
+    """lambda_2 > (|sin(pi L/P)| - k |cos(pi L/P)|) / sin(pi/P); the one that is not is torn."""
+    found, torn = 0, []
+    for name, lam_2, skill in false_circles():
+        L, P = skill["L"], skill["period"]
+        angle = np.pi * L / P
+        bound = (abs(np.sin(angle)) - 0.5 * abs(np.cos(angle))) / np.sin(np.pi / P)
+        found += 1
+        if bound >= lam_2:
+            torn.append((name, L))
+            assert skill["radius"] > 0.9 and skill["r_psd"] < 0.7
+    assert torn == [("lambda/lam_2_2_s2", 18)] and found == 0
 
 
 def test_too_slow_a_circle_is_perfect_in_every_latent_number():
