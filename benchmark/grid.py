@@ -134,9 +134,11 @@ GRIDS["closed"] = variants(
     paper="",
     radius="--radius-coef 1",
     radius_lam_2_2="--radius-coef 1 --lam-2 2",
-) | variants(
-    f"benchmark/what_if.py come_back {SIXTEEN} --radius-coef 1", 1000, [1, 2], come_back=""
-)
+) | {
+    f"{change}_s{seed}": f"benchmark/what_if.py {change} {SIXTEEN} --radius-coef 1 "
+    f"--total-epochs 1000 --seed {seed}"
+    for change, seed in itertools.product(RETURN, [1, 2])
+}
 GRIDS["closed"] |= {  # first open the circles, then make the steps even
     f"radius_lam_2_2_then_5_s{seed}": f"psd.py {SIXTEEN} --radius-coef 1 --lam-2 2 --seed {seed} "
     f"--total-epochs 1000{THEN}--lam-2 5 --total-epochs 1500"
@@ -204,7 +206,7 @@ GRIDS["robots"] = {
 }
 GRIDS["ant"] = variants(
     ROBOT.format("Ant") + RECIPES["Ant"].split(" --total")[0],
-    epochs=400,
+    epochs=600,  # recipe_s1 is results/ant
     seeds=[1],
     recipe="",
     action_scale_1="--action-scale 1",
