@@ -338,7 +338,8 @@ def wilson(true, total, z=1.96):
     """The 95 % interval of a fraction that was seen `true` times in `total`."""
     p, n = true / total, total
     centre, half = p + z * z / (2 * n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
+    low, high = (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
+    return max(low, 0.0), min(high, 1.0)  # which rounding may pass
 
 
 def table(names, folder):

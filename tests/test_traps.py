@@ -69,14 +69,14 @@ def false_circles():
     """(run, lambda_2, skill) of every trained skill that is too fast by 15 % or more, of our runs
     without the bonus."""
     runs = {}
-    for name in ("lambda", "adaptive", "closed"):
+    for name in ("lambda", "adaptive", "closed", "ant"):
         for variant, seeds in json.loads((RESULTS / f"{name}.json").read_text()).items():
-            lam_2 = float(variant.removeprefix("lam_2_")) if "lam_2_" in variant else 5.0
-            if not any(word in variant for word in ("radius", "come_back")):
+            bonus = variant.startswith(("radius", "gate_radius", "come_back")) or name == "ant"
+            if not bonus or variant.startswith("radius_coef_0"):
+                lam_2 = float(variant.split("lam_2_")[1]) if "lam_2_" in variant else 5.0
                 runs |= {f"{name}/{variant}_s{seed}": (lam_2, s) for seed, s in seeds.items()}
-    for name in ("paper_s1", "paper_1000_s1"):
-        skills = json.loads((RESULTS / name / "evaluation.json").read_text())["skills"]
-        runs[name] = 5.0, [skill for skill in skills if skill["trained"]]
+    skills = json.loads((RESULTS / "paper_1000_s1/evaluation.json").read_text())["skills"]
+    runs["paper_1000_s1"] = 5.0, [skill for skill in skills if skill["trained"]]
     for name, (lam_2, skills) in runs.items():
         for skill in skills:
             if skill["period"] and skill["period"] < 0.85 * 2 * skill["L"]:
