@@ -92,7 +92,7 @@ def pay_for_return(combine):
 
     def remember_reward(phi_s, phi_next, L, kappa):
         asked["r_psd"] = psd_reward(phi_s, phi_next, L, kappa)
-        return asked["r_psd"]
+        return asked["r_psd"].clone()  # to which psd.update adds the rest
 
     def bonus(phi_next, L):
         buffer, episode, t = asked["buffer"], asked["episode"], asked["t"]  # of s'

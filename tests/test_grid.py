@@ -295,6 +295,33 @@ def test_what_if_coming_back_is_paid(what_if, change, at_origin, at_rest, turns,
         assert paid == pytest.approx(np.full(4096, expected), abs=0.05)
 
 
+def test_what_if_coming_back_is_that_of_the_batch(
+    what_if, tiny_args, make_agent_and_buffer, monkeypatch
+):
+    """In psd.update r_PSD, the radius and the states that come back are those of one batch."""
+    agent, buffer = make_agent_and_buffer(tiny_args)
+    tiny_args.radius_coef, tiny_args.ext_coef, tiny_args.kappa = 1.0, 0.0, 0.1
+    psd_reward, radius_bonus, critic_loss, seen = (
+        psd.psd_reward,
+        psd.radius_bonus,
+        psd.critic_loss,
+        {},
+    )
+    what_if.come_back_step()
+
+    def look(agent, batch, skill, reward, alpha, gamma):
+        seen.update(batch=batch, reward=reward.clone())
+        return critic_loss(agent, batch, skill, reward, alpha, gamma)
+
+    monkeypatch.setattr(psd, "critic_loss", look)
+    psd.update(agent, buffer, tiny_args, train_phi=False)
+    batch, L, skill = seen["batch"], seen["batch"].skill[:, 0], seen["batch"].skill[:, 1:]
+    phi_s, phi_next = (agent.phi(obs, skill).detach() for obs in (batch.obs, batch.next_obs))
+    r_psd, radius = psd_reward(phi_s, phi_next, L, tiny_args.kappa), radius_bonus(phi_next, L)
+    back = (seen["reward"] - radius) / r_psd - 1  # of r_PSD (1 + back) + radius
+    assert back.min() > -1e-3 and back.max() < 1 + 1e-3 and back.std() > 0.01
+
+
 @pytest.mark.parametrize("only, names", [("radius_s1", 1), ("radius", 6), ("nothing", 0)])
 def test_only_takes_one_run_or_those_that_contain_it(monkeypatch, capsys, only, names):
     monkeypatch.setattr("sys.argv", ["grid.py", "adaptive", "--only", only])
