@@ -318,8 +318,16 @@ def test_what_if_coming_back_is_that_of_the_batch(
     batch, L, skill = seen["batch"], seen["batch"].skill[:, 0], seen["batch"].skill[:, 1:]
     phi_s, phi_next = (agent.phi(obs, skill).detach() for obs in (batch.obs, batch.next_obs))
     r_psd, radius = psd_reward(phi_s, phi_next, L, tiny_args.kappa), radius_bonus(phi_next, L)
-    back = (seen["reward"] - radius) / r_psd - 1  # of r_PSD (1 + back) + radius
-    assert back.min() > -1e-3 and back.max() < 1 + 1e-3 and back.std() > 0.01
+    # where s' is stored: which episode, and when in it
+    row = (buffer.obs[None] == batch.next_obs[:, None]).all(dim=-1).float().argmax(dim=1)
+    episode = torch.searchsorted(buffer.start, row, right=True) - 1
+    known = row - buffer.start[episode] >= 2 * L.long()
+    then = buffer.obs[(row - 2 * L.long()).clamp(min=0)]
+    apart = ((batch.next_obs - then) ** 2 / (2 * batch.next_obs.var(dim=0))).mean(dim=-1)
+    back = (1 - apart).clamp(min=0)
+    back = torch.where(known, back, back[known].mean())
+    assert 0 < known.sum() < len(L) and back[known].std() > 0.01
+    assert seen["reward"].numpy() == pytest.approx((r_psd * (1 + back) + radius).numpy(), abs=1e-4)
 
 
 @pytest.mark.parametrize("only, names", [("radius_s1", 1), ("radius", 6), ("nothing", 0)])
