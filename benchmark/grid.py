@@ -4,7 +4,7 @@
     python benchmark/grid.py traps                 # the commands of one
     python benchmark/grid.py traps --run --jobs 2  # run what is missing, one core each
     python benchmark/grid.py traps --table         # fraction of true skills, a row a variant
-    python benchmark/grid.py table1 --table --out results/table1.json   # for plot.py table1
+    python benchmark/grid.py table1 --table --read results/table1   # of runs in another folder
 
 A run that was stopped goes on where it was; one that is complete is not run again.
 """
@@ -92,6 +92,7 @@ GRIDS = {
         step_2="--adaptive-step 2",
         interval_400="--adaptive-interval 400",
         lam_2_2="--lam-2 2",
+        ext="--ext-coef 1",  # as in Figure 9
         radius="--radius-coef 1",
         alpha_75="--adaptive-alpha 0.75",
     )
@@ -203,12 +204,12 @@ ROBOT = "psd.py --env-id {}-v4 --normalize-obs --hidden-units 256 --phi-batch-si
 ROBOT += "--phi-lr 1e-3 --no-adaptive-sampling "
 GRIDS["robots"] = {
     f"{robot}_s{seed}": f"{ROBOT.format(robot)}--seed {seed} {recipe}"
-    for (robot, recipe), seed in itertools.product(RECIPES.items(), [1, 2])
+    for (robot, recipe), seed in itertools.product(RECIPES.items(), [1, 2, 3])
 }
 GRIDS["ant"] = variants(
     ROBOT.format("Ant") + RECIPES["Ant"].split(" --total")[0],
     epochs=600,  # recipe_s1 is results/ant
-    seeds=[1],
+    seeds=[1, 2],
     recipe="",
     action_scale_1="--action-scale 1",
     latent_dim_6="--latent-dim 6",
@@ -430,7 +431,10 @@ def main():
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(attempt, runs))
     if args.table or args.run:
-        rows = (table1 if args.grid == "table1" else table)(runs, Path(args.read or folder))
+        read = Path(args.read or folder)
+        rows = (table1 if args.grid == "table1" else table)(runs, read)
+        if args.out and not any(rows.values()):
+            sys.exit(f"{read} has nothing to table: {args.out} is not written")
         if args.out:
             Path(args.out).write_text(json.dumps(rows, indent=1) + "\n")
     else:

@@ -194,6 +194,16 @@ def test_table_counts_true_skills_over_seeds(tmp_path, capsys):
     assert line.startswith("| both | 2 | 3 of 6 | 0.19 to 0.81 | 4 of 6 | 0.50 | 1.00 |")
 
 
+@pytest.mark.parametrize("name", ["table1", "lambda"])
+def test_an_empty_table_does_not_replace_a_full_one(tmp_path, monkeypatch, name):
+    (tmp_path / "out.json").write_text("kept")
+    line = f"grid.py {name} --table --read {tmp_path} --out {tmp_path / 'out.json'}"
+    monkeypatch.setattr(sys, "argv", line.split())
+    with pytest.raises(SystemExit, match="has nothing to table"):
+        grid.main()
+    assert (tmp_path / "out.json").read_text() == "kept"
+
+
 @pytest.fixture
 def what_if(monkeypatch):
     """benchmark/what_if.py; what it replaces in psd.py is put back."""
