@@ -136,6 +136,7 @@ GRIDS["closed"] = variants(
     radius="--radius-coef 1",
     radius_lam_2_2="--radius-coef 1 --lam-2 2",
     radius_lam_2_3="--radius-coef 1 --lam-2 3",
+    radius_gamma_99="--radius-coef 1 --gamma 0.99",
 ) | {
     f"{change}_s{seed}": f"benchmark/what_if.py {change} {SIXTEEN} --radius-coef 1 "
     f"--total-epochs 1000 --seed {seed}"
