@@ -94,7 +94,9 @@ def test_false_circles_of_real_runs_keep_to_the_bound():
         if bound >= lam_2:
             torn.append((name, L))
             assert skill["radius"] > 0.9 and skill["r_psd"] < 0.7
-    assert torn == [("lambda/lam_2_2_s2", 18)] and found == 45  # as docs/traps.md says
+    page = (RESULTS.parent.parent / "docs/traps.md").read_text()
+    assert torn == [("lambda/lam_2_2_s2", 18)]
+    assert f"{found} trained skills are too fast by 15 % or more" in page
 
 
 def test_too_slow_a_circle_is_perfect_in_every_latent_number():
