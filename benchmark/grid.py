@@ -4,7 +4,7 @@
     python benchmark/grid.py traps                 # the commands of one
     python benchmark/grid.py traps --run --jobs 2  # run what is missing, one core each
     python benchmark/grid.py traps --table         # fraction of true skills, a row a variant
-    python benchmark/grid.py table1 --table --read results/table1   # of runs in another folder
+    python benchmark/grid.py table1 --table --read results/table1 --out table1.json   # for plot.py
 
 A run that was stopped goes on where it was; one that is complete is not run again.
 """
