@@ -16,12 +16,9 @@ $(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt
 	touch $@
 
 # PSD on a pendulum: nine periods, learned from scratch on one CPU core in about three minutes.
-# The radius bonus keeps circles from being too fast, and all integers L from too slow (docs/traps.md).
 demo: $(VENV)/installed
 	rm -rf $(RUN)
-	$(BIN)/python psd.py --env-id Pendulum-v1 --run-name demo --total-epochs 180 \
-	  --L-min 10 --L-max 18 --num-periods 9 --no-adaptive-sampling --latent-dim 2 --radius-coef 1 \
-	  --hidden-units 128 --phi-batch-size 256 --phi-lr 1e-3 --sac-lr 1e-3 --alpha-lr 1e-3
+	$(BIN)/python psd.py --env-id Pendulum-v1 --preset cpu --run-name demo
 	$(BIN)/python evaluate.py $(RUN)
 	$(BIN)/python plot.py demo $(RUN) --out $(RUN)/demo.png
 	@echo "Look at $(RUN)/demo.png: the latent circles, and the pendulum that follows them."

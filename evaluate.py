@@ -1,29 +1,43 @@
-"""The judge: does the state of each skill have the period 2L? Reads a checkpoint of any script.
+"""The judge: does the state under each skill have the period 2L? Reads any script's checkpoint.
 
     python evaluate.py runs/NAME                      # table, and evaluation.json beside the model
     python evaluate.py runs/NAME --periods 5 8 11     # these L only
-    python evaluate.py runs/NAME --video              # and an mp4 for each L
+    python evaluate.py runs/NAME --video              # and one mp4 per L
     python evaluate.py runs/NAME --random-actions     # a control: its environment, random actions
 
-Neither r_PSD nor the latent distances tell that a skill works: a state that goes round too fast, or
-an encoder that winds several times round the circle for one cycle of the state, has both. So the
-period is measured on the state itself (`state_period`). The baselines have skills z and no L: the
-same measures, and no verdict. docs/evaluate.md defines every number.
+Neither r_PSD nor the latent distances reveal whether a skill works. Both are as they should be for
+a state that goes round too fast, and for an encoder that winds several times round the circle in
+one cycle of the state. So the period is measured on the state itself (period.py). The baselines
+have skills z and no L: the same measures, and no verdict. docs/evaluate.md defines every number.
+
+A checkpoint is also a policy in five lines:
+
+    import evaluate
+    policy = evaluate.load("results/halfcheetah")
+    env = policy.make_env()
+    obs, _ = env.reset(seed=0)
+    for t in range(200): obs, *_ = env.step(policy.act(obs, L=12))
 """
 
 import base64
+import contextlib
 import dataclasses
 import importlib.util
 import json
+import math
+import numbers
 import os
 import platform
 import re
 import shlex
 import sys
+import zipfile
+from collections import namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated
+from types import ModuleType, SimpleNamespace
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
@@ -31,18 +45,24 @@ import torch
 import tyro
 from tqdm import tqdm
 
+from period import autocorrelation, return_error, spectrum, standardize, state_period
+
 HERE = Path(__file__).resolve().parent
+TOOLS = ("evaluate", "period", "play", "plot")  # beside the scripts; none has checkpoints
 STREAM = 20250  # sets the seeds of evaluation apart from those of training
 VERDICTS = {"true": 0.05, "close": 0.10}  # largest relative error of the period against 2L
+NUM_RANDOM = 16  # "skills" of random actions
+NUM_SHOWN = 3  # state dimensions that the JSON stores
+NUM_SWITCHED = 6  # L in the rollout that switches
+NUM_TRANSITIONS = 1000  # behind the latent distances (Figures 6 and 12)
+NUM_BINS = 60  # of their histogram
+NUM_FREQUENCIES = 512  # of the spectrum that the JSON stores
 
-# What counts as a period; see state_period
-WITHIN = 0.9  # the smallest lag with a peak this high, relative to the highest, is the period
-MIN_CYCLES = 3  # in the record
-MIN_PEAK = 0.5  # share of the variance that has to come back after one period, and after two
-MIN_PROMINENCE = 0.4  # of a peak above the valleys beside it, else noise on a drift has peaks
-MIN_ENERGY = 0.1  # of the calmest third of the record against the liveliest: no dying oscillation
-MAX_CHANGE = 0.05  # of the period in each half of the record: no chirp
-PER_STEP = 8  # lags a step
+# What is possible
+MAX_EPISODES = 200  # one environment per episode: about 1 MB each, 15 MB if it renders
+MAX_SWITCH_STEPS = 10_000
+MAX_GIGABYTES = 4.0  # of observations in one rollout
+MAX_SIZE = 100_000  # of anything that a checkpoint's arguments count
 
 
 # ------------------------------------------- Arguments --------------------------------------------
@@ -51,264 +71,548 @@ RunPath = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
 @dataclass
 class Args:
-    run: RunPath  # run folder, or any folder or file with a model.pt
-    out: str | None = None  # the JSON to write (None: evaluation.json or random.json, by the model)
-    periods: tuple[int, ...] = ()  # values of L (none: the trained ones, and 16 over their range)
-    episodes: int = 5  # rollouts for each L, or skill
-    seed: int = 0  # of the evaluation alone: the same seed gives the same JSON
-    device: str = "cpu"  # where the networks run, as torch names it
-    switch_steps: int | None = None  # steps between two L in the rollout that switches (None: 6 L)
-    random_actions: bool = False  # uniform random actions instead of the run's: 16 "skills" of them
-    video: bool = False  # an mp4 for each L or skill beside the JSON, in videos/
+    run: RunPath
+    """run folder, or any folder or file with a model.pt"""
+    out: str | None = None
+    """the JSON to write (None: evaluation.json or random.json, beside the model)"""
+    periods: tuple[int, ...] = ()
+    """values of L (none: the trained ones, and 16 over their range)"""
+    episodes: int = 5
+    """rollouts per L, or per skill"""
+    seed: int = 0
+    """seed of the evaluation alone: the same seed gives the same JSON"""
+    device: str = "cpu"
+    """where the networks run, as torch names it"""
+    switch_steps: int | None = None
+    """steps per L in the rollout that switches between several L (None: 6 times the largest L)"""
+    random_actions: bool = False
+    """take uniform random actions instead of the policy's, as if they were 16 skills"""
+    video: bool = False
+    """write one mp4 per L or skill, into the folder videos/ beside the JSON"""
+    env_id: str | None = None
+    """the run's environment, to be named if making it imports a module (module:Name-v0)"""
 
 
-def fail(message):  # in one line, with a non-zero exit
+def fail(message):
+    """Ends in one line, with a non-zero exit."""
     raise SystemExit(f"evaluate.py: error: {' '.join(str(message).split())}")
 
 
-# ------------------------------------- The period of a state --------------------------------------
-def autocorrelation(x, max_lag, per_step=1):
-    """Of x (n, D), summed over dimensions, at lags 0 to max_lag, `per_step` of them a step: 1 where
-    x repeats exactly.
+# ------------------------------------- Calls into the scripts -------------------------------------
+# Every call of a script's function stands in this section.
 
-    2 sum x_t x_t+k / sum (x_t^2 + x_t+k^2) over the n - k pairs there are: unbiased like a division
-    by n - k, but never above 1, so that few pairs at a long lag cannot make the highest peak.
-    Between whole lags it is interpolated by its Fourier series."""
-    n = len(x)
-    power = (np.abs(np.fft.rfft(x, 2 * n, axis=0)) ** 2).sum(axis=1)
-    power[-1] /= 1 + (per_step > 1)  # the highest frequency, which the longer series has twice
-    lag = np.arange(max_lag * per_step + 1) / per_step
-    products = np.fft.irfft(power, 2 * n * per_step)[: len(lag)] * per_step
-    energy = np.concatenate([[0.0], np.cumsum((x**2).sum(axis=1))])  # of the first i rows
-    first, last = (np.interp(i, np.arange(n + 1), energy) for i in (n - lag, lag))
-    pairs = first + energy[n] - last
-    return 2 * products / np.where(pairs > 0, pairs, 1.0)
+Statistics = namedtuple("Statistics", "mean std")  # of observations; NumPy, (obs_dim,) each
 
 
-def prominence(r, k):
-    """By how much r[k] stands above the higher of the valleys that part it from higher ground."""
-    higher = np.flatnonzero(r > r[k])
-    left, right = higher[higher < k], higher[higher > k]
-    low = left[-1] if len(left) else 0
-    high = right[0] if len(right) else len(r)
-    return r[k] - max(r[low : k + 1].min(), r[k:high].min())
+@dataclass
+class Run:
+    """A checkpoint that has been opened and checked."""
+
+    path: Path
+    script: ModuleType  # that wrote it
+    kind: "Kind"
+    args: Any  # the script's Args
+    progress: dict  # epoch, global_step, bounds, and statistics of the observations
+    agent: torch.nn.Module
+    device: torch.device
+    observation_space: gym.Space
+    action_space: gym.Space
 
 
-def refine(r, k):
-    """The top of the parabola through r about its peak k, an eighth of k to each side."""
-    half = max(1, k // 8)
-    lags = np.arange(max(k - half, 0), min(k + half, len(r) - 1) + 1)
-    a, b, _ = np.polyfit(lags - k, r[lags], 2)
-    return float(k + np.clip(-b / (2 * a), -half, half)) if a < 0 else float(k)
+@contextlib.contextmanager
+def our_name_on_errors():
+    """A script's error has the script's name in front; the user has called evaluate.py."""
+    try:
+        yield
+    except SystemExit as error:
+        fail(str(error).split("error: ", 1)[-1])
 
 
-def standardize(states, detrend=True):
-    """Unit variance in each dimension that moves, linear drift removed; (n, at most D)."""
-    states = np.asarray(states, np.float64)
-    t = np.linspace(-1.0, 1.0, len(states))[:, None]
-    x = states - states.mean(axis=0)
-    if detrend:
-        x -= t * (t * x).sum(axis=0) / (t**2).sum()
-    std = x.std(axis=0)
-    # Below these it is rounding, or a motion too small to be seen
-    moves = (std > 1e-3 * std.max(initial=0.0)) & (std > 1e-5 * np.abs(states).max(axis=0))
-    return x[:, moves] / std[moves]
+def make_env(script, args, max_steps=None, **kwargs):
+    """The environment of a run, for `max_steps` steps (None: T)."""
+    with our_name_on_errors():
+        return script.make_env(args, max_steps=max_steps, **kwargs)
 
 
-def state_period(states, max_lag=None):
-    """The period of states (n, D) in steps, or None, and the height of its peak.
-
-    The smallest lag at which the autocorrelation has a peak within 90 % of its highest, refined by
-    a parabola; None below three cycles, or if unclear. Leave global position and the transient
-    at the start out before the call. A period above `max_lag` counts as none."""
-    n = len(states)
-    if n < 4 * MIN_CYCLES or not np.isfinite(states).all():
-        return None, 0.0
-    x = standardize(states)
-    if x.shape[1] == 0:
-        return None, 0.0
-    # Between whole lags too: at whole ones a jitter of 10/3 steps first returns after ten
-    unit = PER_STEP
-    r = autocorrelation(x, 2 * n // 3, unit)
-    # Peaks up to n/2, though a period has to be n/3 or less: else the harmonic of a longer one,
-    # whose own peak is out of sight, would be the highest
-    k = np.arange(2 * unit - unit // 4, n // 2 * unit)
-    k = k[(r[k] > r[k - 1]) & (r[k] >= r[k + 1]) & (r[k] > 0)]
-    k = k[[prominence(r, i) >= MIN_PROMINENCE for i in k]] if len(k) else k
-    if len(k) == 0:
-        return None, 0.0
-    highest = r[k].max()
-    # Noise, the part that doesn't repeat, moves peaks by about (1 - highest) / sqrt(n): without an
-    # allowance a multiple of the period would win by chance
-    allowance = 2 * (1 - highest) / np.sqrt(n)
-    top = k[r[k] >= WITHIN * highest - allowance][0]
-    peak, period = min(float(r[top]), 1.0), refine(r, top) / unit
-    if MIN_CYCLES * max(period, top / unit) > n or period > (max_lag or n):
-        return None, peak
-    near = max(unit, top // 8)
-    again = r[2 * top - near : 2 * top + near + 1].max()  # chance seldom strikes twice
-    energy = [part.var(axis=0).sum() for part in np.array_split(x, 3)]
-    if min(peak, again) < MIN_PEAK or min(energy) < MIN_ENERGY * max(energy):
-        return None, peak
-    if n >= 2 * MIN_CYCLES * period:  # both halves are long enough to have a say
-        low, high = top - round(0.3 * top), top + round(0.3 * top)
-        for half in np.array_split(x, 2):
-            r_half = autocorrelation(half - half.mean(axis=0), 2 * len(half) // 3, unit)
-            own = refine(r_half, low + np.argmax(r_half[low : high + 1])) / unit
-            if abs(own - period) > MAX_CHANGE * period:
-                return None, peak
-    return period, peak
+def make_agent(script, args, env, device):
+    """All networks of a run, with random weights."""
+    obs_dim = env.observation_space.shape[0]
+    with torch.random.fork_rng():  # the caller's random numbers stay as they are
+        agent = script.Agent(args, obs_dim, env.action_space, device)
+    return agent.requires_grad_(False)
 
 
-def spectrum(states, count=4, size=4096):
-    """The paper's measure (Section 4, Figure 3), of states normalised by random-action statistics:
-    first principal component of this trajectory, Hann window, zero padding, FFT. Returns the
-    amplitudes at size/2 + 1 frequencies from 0 to 1/2 a step, and the `count` strongest peaks as
-    (frequency, amplitude), strongest first."""
-    x = np.asarray(states, np.float64)
-    n = len(x)
-    if n < 4:
-        return np.zeros(size // 2 + 1), []
-    x = x - x.mean(axis=0)
-    component = x @ np.linalg.svd(x, full_matrices=False)[2][0]  # (n,)
-    window = np.hanning(n + 1)[:-1]
-    size = max(size, 1 << (n - 1).bit_length())
-    amplitude = 2 * np.abs(np.fft.rfft(component * window, size)) / window.sum()
-    i = np.arange(1, len(amplitude) - 1)
-    tops = i[(amplitude[i] > amplitude[i - 1]) & (amplitude[i] >= amplitude[i + 1])]
-    # Less than a cycle in the record is drift; less than 3 % of the highest, the window's side lobe
-    tops = tops[(tops >= size / n) & (amplitude[tops] > 0.03 * amplitude.max() + 1e-9)]
-    tops = tops[np.argsort(-amplitude[tops], kind="stable")][:count]
-    return amplitude, [(float(k / size), float(amplitude[k])) for k in tops]
+def rollout(run, envs, key, agent, skill):
+    """One deterministic episode per environment, of skill (n, D). `key` seeds the resets."""
+    return run.script.rollout(envs, key, agent, skill, run.progress, deterministic=True)
 
 
-def return_error(states, lag):
-    """||s_t+lag - s_t|| over the distance of two states drawn at random, root mean square of both:
-    0 if the state returns, 1 if it might be anywhere, more if it is opposite; None if unknown."""
-    if len(states) < 2 * lag:
-        return None
-    x = standardize(states, detrend=False)
-    if x.shape[1] == 0:
-        return None
-    return float(np.sqrt(((x[lag:] - x[:-lag]) ** 2).sum(axis=1).mean() / (2 * x.shape[1])))
+def encode(run, episode, skill):
+    """phi_L of the states of an episode; NumPy, (n + 1, d)."""
+    return run.script.encode(run.agent, episode, skill).cpu().numpy()
 
 
-def verdict(period, L):
-    """What the period says of the skill."""
-    if period is None:
-        return "FALSE: no period"
-    error = period / (2 * L) - 1
-    for name, limit in VERDICTS.items():
-        if abs(error) <= limit:
-            return name
-    return "FALSE: too slow" if error > 0 else "FALSE: too fast"
+def part_of(episode, start, stop):
+    """The observations from step `start` to step `stop`, as an episode for `encode`."""
+    return episode._replace(obs=episode.obs[start : stop + 1])
 
 
-# -------------------------------------------- Loading ---------------------------------------------
+def skill_vector(run, L, z):
+    """What the policy is given besides the state: Embed(L), or z, or one after the other; (D,)."""
+    if L is None:
+        return z.to(run.device)
+    period = torch.tensor(float(L), device=run.device)
+    embedding = run.script.embed_period(period, run.args.embed_dim)
+    if z is None:
+        return embedding
+    return torch.cat([embedding, z.to(run.device)])
+
+
+def trained_periods(run):
+    """The values of L that were in use at the end of training."""
+    L_min, L_max = run.progress["bounds"][:2]
+    return run.script.candidate_periods(L_min, L_max, run.args.num_periods).tolist()
+
+
+def latent_statistics(run, latents, L):
+    """r_psd and radius, among others, of the latents (n + 1, d) of an episode."""
+    return run.script.latent_statistics(torch.as_tensor(latents), L, run.args.kappa)
+
+
+def side_length(run, L):
+    """The side of the regular 2L-gon: the best one-step distance."""
+    return run.script.side_length(torch.tensor(float(L))).item()
+
+
+def training_statistics(run):
+    """What the run's observations are normalised by."""
+    return Statistics(run.progress["obs_mean"].numpy(), run.progress["obs_std"].numpy())
+
+
+def random_statistics(run, env, seed):
+    """Mean and standard deviation of the state under random actions."""
+    script = import_script("psd") if run.kind.has_pixels else run.script
+    changes = {"normalize_obs": True, "seed": seed, "ext_coef": 0.0}
+    args = SimpleNamespace(**(vars(run.args) | changes))
+    statistics = script.observation_statistics(env, args)
+    return Statistics(statistics["obs_mean"].numpy(), statistics["obs_std"].numpy())
+
+
+def check_pixels(run, env):
+    """Before any work: can the environment render what the agent sees?"""
+    with our_name_on_errors():
+        run.script.check_env(env, run.args)
+
+
+# ------------------------------------ A policy in five lines --------------------------------------
+def load(path, env_id=None, device="cpu"):
+    """The policy of a checkpoint, from a run folder or a model.pt.
+
+    `policy.make_env()` makes the environment that the policy was trained on. The action is
+    `policy.act(obs, L)`; for psd_metra.py `policy.act(obs, L, z)`; for a baseline
+    `policy.act(obs, skill)`. An environment that imports a module has to be named by `env_id`."""
+    run = open_run(path, device, env_id)
+    return run.kind.policy(run)
+
+
+class Policy:
+    """A trained policy: takes observations as the environment returns them."""
+
+    def __init__(self, run):
+        self.run = run
+        self.script = run.script
+        self.args = run.args
+        self.periods = None  # the trained L, if there are any
+        self.skills = None  # the z that evaluate.py measures, if there are any; NumPy, (n, D)
+        if run.kind.has_L:
+            self.periods = trained_periods(run)
+        if run.kind.directions is not None:
+            self.skills = run.kind.directions(run.args).numpy()
+
+    def make_env(self, **kwargs):
+        """The environment that the policy was trained on; kwargs as in gym.make (render_mode)."""
+        return make_env(self.script, self.args, **kwargs)
+
+    def normalize(self, obs):
+        """What the networks see of raw observations (n, ...), as in `rollout`."""
+        if self.run.kind.has_pixels:
+            return obs
+        statistics = training_statistics(self.run)
+        return ((obs - statistics.mean) / statistics.std).astype(np.float32)
+
+    def act_on(self, obs, skill, deterministic):
+        """The action, (action_dim,) or (n, action_dim), of a skill (D,)."""
+        obs, single = self.check_obs(obs)
+        obs = torch.as_tensor(self.normalize(obs), device=self.run.device)
+        skill = skill.expand(len(obs), -1)
+        actions = self.run.agent.act(obs, skill, deterministic).cpu().numpy()
+        return actions[0] if single else actions
+
+    def check_obs(self, obs):
+        """`obs` as a batch, and whether it was a single observation."""
+        shape = self.run.observation_space.shape
+        wanted = f"{self.args.env_id} has observations of the shape {shape}, or (n, ...) for n"
+        try:
+            obs = np.asarray(obs)
+        except ValueError:
+            raise ValueError(f"obs is no array: {wanted}") from None
+        if obs.shape != shape and obs.shape[1:] != shape:
+            raise ValueError(f"obs has the shape {obs.shape}: {wanted}")
+        if self.run.kind.has_pixels and obs.dtype != np.uint8:
+            raise ValueError(f"obs has the type {obs.dtype}: pictures are uint8, from 0 to 255")
+        if obs.dtype.kind not in "biuf":
+            raise ValueError(f"obs has the type {obs.dtype}: real numbers are needed")
+        single = obs.shape == shape
+        return (obs[None] if single else obs), single
+
+
+def check_period(L):
+    """Any positive L will do, trained or not."""
+    is_number = isinstance(L, numbers.Real) and not isinstance(L, bool)
+    if not is_number or not 0 < L < math.inf:
+        raise ValueError(f"L is {L!r}: a positive, finite number is needed")
+
+
+def check_vector(name, z, size):
+    """z as a tensor (size,)."""
+    try:
+        z = torch.as_tensor(np.atleast_1d(z), dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name} is {z!r}: a vector of {size} numbers is needed") from None
+    if z.shape != (size,) or not z.isfinite().all():
+        raise ValueError(f"{name} is {z.tolist()}: a vector of {size} finite numbers is needed")
+    return z
+
+
+class PeriodPolicy(Policy):
+    """pi(a | s, L)."""
+
+    def act(self, obs, L, deterministic=True):
+        check_period(L)
+        return self.act_on(obs, skill_vector(self.run, L, None), deterministic)
+
+
+class DirectedPolicy(Policy):
+    """pi(a | s, L, z), where the trained z are unit vectors."""
+
+    def act(self, obs, L, z, deterministic=True):
+        check_period(L)
+        z = check_vector("z", z, self.args.skill_dim)
+        return self.act_on(obs, skill_vector(self.run, L, z), deterministic)
+
+
+class SkillPolicy(Policy):
+    """pi(a | s, skill), where a skill is a vector, or its place in `skills`."""
+
+    def act(self, obs, skill, deterministic=True):
+        count, size = self.skills.shape
+        if isinstance(skill, numbers.Integral):
+            if not 0 <= skill < count:
+                raise ValueError(f"skill is {skill}: a number from 0 to {count - 1} is needed")
+            skill = self.skills[skill]
+        z = check_vector("skill", skill, size)
+        return self.act_on(obs, skill_vector(self.run, None, z), deterministic)
+
+
+# ---------------------------------------- Kinds of scripts ----------------------------------------
+def unit_vectors(dimension, count):
+    """(n, dimension): in two dimensions `count` of them evenly round the circle, else both ends of
+    each axis."""
+    if dimension == 2:
+        angle = torch.arange(count) * (2 * torch.pi / count)
+        return torch.stack([angle.cos(), angle.sin()], dim=1)
+    axes = torch.eye(dimension)
+    return torch.cat([axes, -axes])
+
+
+def metra_directions(args):
+    """The z of psd_metra.py to measure, each with every L."""
+    return unit_vectors(args.skill_dim, count=8)
+
+
+def baseline_skills(args):
+    """The skills of a baseline to measure: all discrete ones, or directions."""
+    if args.num_skills > 0:
+        return torch.eye(args.num_skills)
+    return unit_vectors(dimension=2, count=16)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What sets one kind of script apart from another."""
+
+    policy: type  # what `load` returns
+    has_L: bool  # its skills have a period variable L, and the state should have the period 2L
+    has_pixels: bool = False  # its observations are pictures, and the state is in `info`
+    directions: Callable | None = None  # from args to the z to measure, (n, D); None: no z
+
+
+# By an argument that only this kind has; the first one that fits
+KINDS = {
+    "image_size": Kind(PeriodPolicy, has_L=True, has_pixels=True),  # psd_pixel.py
+    "skill_dim": Kind(DirectedPolicy, has_L=True, directions=metra_directions),  # psd_metra.py
+    "embed_dim": Kind(PeriodPolicy, has_L=True),  # psd.py
+    "num_skills": Kind(SkillPolicy, has_L=False, directions=baseline_skills),  # the baselines
+}
+
+
+def kind_of(script, saved_args):
+    """The kind of a script, by the arguments in its checkpoint."""
+    kinds = [kind for argument, kind in KINDS.items() if argument in saved_args]
+    if not kinds:
+        fail(f"{script.__name__}.py has neither L nor z: evaluate.py cannot measure it")
+    kind = kinds[0]
+    functions = "Args Agent make_env rollout"
+    if kind.has_L:
+        functions += " embed_period encode latent_statistics side_length candidate_periods"
+    functions += " check_env" if kind.has_pixels else " observation_statistics"
+    for function in functions.split():
+        if not hasattr(script, function):
+            fail(f"{script.__name__}.py has no {function}: evaluate.py cannot measure it")
+    return kind
+
+
+# -------------------------------------- Opening a checkpoint --------------------------------------
+# Arguments of a run whose values are checked, if its script has them
+NUMBERS = "kappa action_scale"
+SIZES = """episode_length num_periods embed_dim latent_dim hidden_layers hidden_units skill_dim
+    position_dim num_skills image_size crop_size frame_stack num_filters feature_dim"""
+MAY_BE_ZERO = "position_dim num_skills"
+
+
 def find_model(run):
     """The checkpoint that a path means: the file itself, or model.pt in the folder."""
     path = Path(run)
-    path = path / "model.pt" if path.is_dir() else path
+    if path.is_dir():
+        path = path / "model.pt"
     if not path.is_file():
         fail(f"{path} is missing: give a run folder with a model.pt in it")
     return path
 
 
+def check_device(name):
+    """The device, if it can compute here."""
+    try:
+        device = torch.device(name)
+        torch.zeros((), device=device).item()
+    except Exception as error:  # of many types
+        reason = str(error).split("\n")[0]
+        if str(name).startswith("cuda") and not torch.cuda.is_available():
+            reason = "torch finds no CUDA device on this machine"
+        fail(f"--device {name}: {reason}; --device cpu always works")
+    return device
+
+
+def read_checkpoint(path):
+    """The content of a checkpoint: tensors and plain values only, so that it cannot run code."""
+    try:
+        with open(path, "rb") as file:
+            damaged = zipfile.ZipFile(file).testzip()  # torch.load does not look at checksums
+            if damaged is not None:
+                fail(f"{path} is damaged: the checksum of {damaged} is wrong")
+            file.seek(0)
+            checkpoint = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # of many types
+        fail(f"{path} is damaged or no checkpoint ({type(error).__name__})")
+    if not isinstance(checkpoint, dict):
+        fail(f"{path} is no checkpoint: it holds a {type(checkpoint).__name__}")
+    if "progress" not in checkpoint and "state" in checkpoint:
+        checkpoint["progress"] = checkpoint["state"]  # as older checkpoints call it
+    parts = {"script": str, "args": dict, "progress": dict, "agent": dict}
+    for part, needed in parts.items():
+        if part not in checkpoint:
+            fail(f"{path} has no {part}: it is no checkpoint of these scripts")
+        if not isinstance(checkpoint[part], needed):
+            found = type(checkpoint[part]).__name__
+            fail(f"{path} is no checkpoint: its {part} is a {found}, not a {needed.__name__}")
+    return checkpoint
+
+
 def import_script(name):
     """The script that wrote a checkpoint, as a module: beside this file, or in baselines/."""
-    paths = [HERE / f"{name}.py", HERE / "baselines" / f"{name}.py"]
-    paths = [p for p in paths if re.fullmatch(r"\w+", str(name)) and p.is_file()]
-    if not paths or name in ("evaluate", "plot"):
+    candidates = []
+    if re.fullmatch(r"\w+", name) and name not in TOOLS:
+        candidates = [HERE / f"{name}.py", HERE / "baselines" / f"{name}.py"]
+    paths = [path for path in candidates if path.is_file()]
+    if not paths:
         fail(f"the checkpoint is of the script {name!r}, which is neither here nor in baselines/")
     loaded = sys.modules.get(name)
-    if loaded is not None and Path(getattr(loaded, "__file__", None) or "").resolve() == paths[0]:
+    loaded_file = getattr(loaded, "__file__", None)
+    if loaded_file is not None and Path(loaded_file).resolve() == paths[0]:
         return loaded
     spec = importlib.util.spec_from_file_location(name, paths[0])
-    script = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclass looks it up
+    script = importlib.util.module_from_spec(spec)
+    sys.modules[name] = script  # where dataclass looks it up
     spec.loader.exec_module(script)
     return script
 
 
-def load(path, device="cpu"):
-    """The script's module, its arguments, the training state, and the agent of a checkpoint."""
+def read_args(path, script, saved_args):
+    """The arguments of the run, as the script's Args."""
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        name, saved, state, weights = (checkpoint[k] for k in ("script", "args", "state", "agent"))
+        args = script.Args(**saved_args)
+        json.dumps(vars(args), allow_nan=False)  # plain values, and no nan
+    except (TypeError, ValueError) as error:
+        fail(f"{path} does not fit {script.__name__}.py ({error})")
+    if not isinstance(args.env_id, str):
+        fail(f"{path} has env_id = {args.env_id!r}: not the name of an environment")
+    for name in NUMBERS.split():
+        value = getattr(args, name, 1.0)
+        if type(value) not in (int, float):
+            fail(f"{path} has {name} = {value!r}: not a number")
+    for name in SIZES.split():
+        value = getattr(args, name, 1)
+        smallest = 0 if name in MAY_BE_ZERO.split() else 1
+        if type(value) is not int or not smallest <= value <= MAX_SIZE:
+            fail(f"{path} has {name} = {value!r}: not a number from {smallest} to {MAX_SIZE:,}")
+    return args
+
+
+def check_env_id(path, env_id, allowed):
+    """An env_id with a colon imports a module: only if the user has named it."""
+    if allowed is not None and allowed != env_id:
+        fail(f"--env-id {allowed}: {path} was trained on {env_id}")
+    if ":" in env_id and allowed is None:
+        module = env_id.split(":")[0]
+        what = f"{path} was trained on {env_id}, which imports the Python module {module}"
+        fail(f"{what}: if you trust that module, add --env-id {env_id}")
+
+
+def check_progress(path, kind, args, obs_shape, progress):
+    """How far the run came, its range of L, and the statistics of its observations."""
+    for name in ("epoch", "global_step"):
+        value = progress.get(name)
+        if type(value) is not int or value < 0:
+            fail(f"{path} has no {name}: {value!r} is no count")
+    if kind.has_L:
+        bounds = progress.get("bounds")
+        if not isinstance(bounds, list | tuple) or len(bounds) < 2:
+            fail(f"{path} has no bounds: {bounds!r} is no range of L")
+        L_min, L_max = bounds[:2]
+        whole = type(L_min) is int and type(L_max) is int
+        if not whole or not 1 <= L_min <= L_max <= args.episode_length:
+            fail(f"{path} has wrong bounds: L from {L_min!r} to {L_max!r}")
+    if kind.has_pixels:
+        return
+    for name in ("obs_mean", "obs_std"):
+        value = progress.get(name)
+        if not torch.is_tensor(value) or value.dtype not in (torch.float32, torch.float64):
+            fail(f"{path} has no {name}: the observations cannot be normalised")
+        if value.shape != obs_shape:
+            found = tuple(value.shape)
+            fail(f"{path} has {name} of the shape {found}, the environment {obs_shape}")
+        if not value.isfinite().all():
+            fail(f"{path} has {name} with values that are not finite")
+    if progress["obs_std"].min() <= 0:
+        fail(f"{path} has obs_std with values that are not positive")
+
+
+def check_weights(path, name, weights, expected):
+    """Whether the weights of a checkpoint are those that the script's networks need."""
+    for key, weight in weights.items():
+        if not torch.is_tensor(weight) or key not in expected:
+            fail(f"{path} does not fit {name}.py: there is no place for {key}")
+        if weight.shape != expected[key].shape:
+            found = tuple(weight.shape)
+            needed = tuple(expected[key].shape)
+            fail(f"{path} does not fit {name}.py: {key} has the shape {found}, not {needed}")
+        if not weight.isfinite().all():
+            fail(f"{path} has weights that are not finite: {key}")
+    for key in expected:
+        if key.startswith(("actor.", "phi.")) and key not in weights:
+            fail(f"{path} does not fit {name}.py: {key} is missing")
+
+
+def open_run(path, device="cpu", env_id=None):
+    """The run of a checkpoint, from a run folder or a model.pt; a faulty one ends in one line."""
+    path = find_model(path)
+    device = check_device(device)
+    checkpoint = read_checkpoint(path)
+    script = import_script(checkpoint["script"])
+    kind = kind_of(script, checkpoint["args"])
+    args = read_args(path, script, checkpoint["args"])
+    check_env_id(path, args.env_id, env_id)
+    env = make_env(script, args)
+    try:
+        agent = make_agent(script, args, env, device)
     except Exception as error:  # of many types
-        fail(f"{path} is damaged or no checkpoint ({type(error).__name__})")
-    script = import_script(name)
-    try:
-        device = torch.device(device)
-    except RuntimeError as error:
-        fail(f"--device {device}: {error}")
-    try:
-        args = script.Args(**saved)
-        env = script.make_env(args)
-        with torch.random.fork_rng():  # the networks' first weights are thrown away
-            agent = script.Agent(args, env.observation_space.shape[0], env.action_space, device)
-        keys = agent.load_state_dict(weights, strict=False)
-        lost = [k for k in keys.missing_keys if k.startswith(("actor.", "phi."))]
-        if lost or keys.unexpected_keys:
-            raise KeyError((lost + keys.unexpected_keys)[0])
-    except Exception as error:
-        fail(f"{path} does not fit {name}.py ({type(error).__name__}: {error})")
-    if not all(w.isfinite().all() for w in weights.values()):
-        fail(f"{path} has weights that are not finite")
-    return script, args, state, agent.requires_grad_(False)
-
-
-def default_periods(trained, count=16):
-    """The trained L and `count` integers evenly over their range (Figures 3 and 10)."""
-    evenly = np.unique(np.round(np.linspace(min(trained), max(trained), count))).astype(int)
-    return sorted({*map(int, trained), *evenly.tolist()})
+        fail(f"{path} does not fit {script.__name__}.py ({type(error).__name__}: {error})")
+    check_weights(path, script.__name__, checkpoint["agent"], agent.state_dict())
+    check_progress(path, kind, args, env.observation_space.shape, checkpoint["progress"])
+    agent.load_state_dict(checkpoint["agent"], strict=False)  # critics are missing, and not needed
+    env.close()
+    return Run(
+        path=path,
+        script=script,
+        kind=kind,
+        args=args,
+        progress=checkpoint["progress"],
+        agent=agent,
+        device=device,
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+    )
 
 
 # ------------------------------------------- The state --------------------------------------------
 PENDULUM = [("cos of angle", "1"), ("sin of angle", "1"), ("angular velocity", "rad/s")]
+FREE_JOINT = 0  # MuJoCo's numbers of joints
+JOINT_UNITS = {2: "m", 3: "rad"}  # a slide, a hinge
+
+
+def num_root_positions(model):
+    """Global positions of a robot: x and y of a free joint, x of a planar robot."""
+    return 2 if model.jnt_type[0] == FREE_JOINT else 1
 
 
 def num_global(env, args=None):
     """How many of the first observations are global position: never a part of the period."""
+    position_dim = getattr(args, "position_dim", None)
+    if position_dim is not None:  # psd_metra.py is told
+        return position_dim
     robot = env.unwrapped
-    if getattr(args, "position_dim", None) is not None:  # psd_metra.py is told
-        return args.position_dim
     if getattr(robot, "_exclude_current_positions_from_observation", True):
         return 0
     return num_root_positions(robot.model)
 
 
-def num_root_positions(model):
-    return 2 if model.jnt_type[0] == 0 else 1  # x and y of a free joint, x of a planar robot
+def joint_dimensions(name, joint_type):
+    """Names and units of the positions, and of the velocities, of one joint."""
+    if joint_type != FREE_JOINT:
+        unit = JOINT_UNITS.get(joint_type, "1")
+        return [(name, unit)], [(f"{name} velocity", f"{unit}/s")]
+    positions = [(f"{name} {axis}", "m") for axis in "xyz"]
+    positions += [(f"{name} q{axis}", "1") for axis in "wxyz"]
+    velocities = [(f"{name} {axis} velocity", "m/s") for axis in "xyz"]
+    velocities += [(f"{name} {axis} rotation", "rad/s") for axis in "xyz"]
+    return positions, velocities
 
 
 def dimensions(env, args=None):
     """Name and unit of each dimension of the state: of MuJoCo, positions, velocities, others."""
     count = env.observation_space.shape[0] - num_global(env, args)
     model = getattr(env.unwrapped, "model", None)
-    if model is None:
-        known = PENDULUM if env.spec.id.startswith("Pendulum") else []
-        return known or [(f"observation {i}", "1") for i in range(count)]
-    positions, velocities = [], []
-    for j in range(model.njnt):
-        name, kind = model.joint(j).name, model.jnt_type[j]
-        if kind == 0:
-            positions += [(f"{name} {c}", "m") for c in "xyz"]
-            positions += [(f"{name} q{c}", "1") for c in "wxyz"]
-            velocities += [(f"{name} {c} velocity", "m/s") for c in "xyz"]
-            velocities += [(f"{name} {c} rotation", "rad/s") for c in "xyz"]
-        else:
-            unit = {2: "m", 3: "rad"}.get(int(kind), "1")
-            positions.append((name, unit))
-            velocities.append((f"{name} velocity", f"{unit}/s"))
-    if hasattr(env.unwrapped, "_exclude_current_positions_from_observation"):
-        positions = positions[num_root_positions(model) :]
-    names = (positions + velocities)[:count]
-    return names + [(f"observation {i}", "1") for i in range(len(names), count)]
+    names = []
+    if model is not None:
+        positions = []
+        velocities = []
+        for j in range(model.njnt):
+            of_joint = joint_dimensions(model.joint(j).name, int(model.jnt_type[j]))
+            positions += of_joint[0]
+            velocities += of_joint[1]
+        if hasattr(env.unwrapped, "_exclude_current_positions_from_observation"):
+            positions = positions[num_root_positions(model) :]
+        names = (positions + velocities)[:count]
+    elif env.spec.id.startswith("Pendulum"):
+        names = list(PENDULUM)
+    for i in range(len(names), count):
+        names.append((f"observation {i}", "1"))
+    return names
 
 
-def physical_states(episode, state, skip):
-    """An episode's states in physical units, global position left out; (n + 1, D)."""
-    obs = episode.obs * state["obs_std"].numpy() + state["obs_mean"].numpy()
+def physical_states(episode, statistics, skip):
+    """The states of an episode in physical units, without global position; (n + 1, D)."""
+    obs = episode.obs * statistics.std + statistics.mean
     return obs[:, skip:].astype(np.float64)
 
 
@@ -321,45 +625,76 @@ class Recorded(gym.Wrapper):
         return obs, info
 
     def step(self, action):
-        result = self.env.step(action)
-        self.states.append(result[-1]["state"])
-        return result
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.states.append(info["state"])
+        return obs, reward, terminated, truncated, info
 
 
-def make_env(script, args, steps):
-    """The script's environment; one that shows pixels keeps the states, too."""
-    env = script.make_env(args, max_steps=steps)
-    return Recorded(env) if hasattr(script, "Pixels") else env
+def recorded_env(run, max_steps):
+    """The environment of a run; `states_of` finds the states of its episode."""
+    env = make_env(run.script, run.args, max_steps)
+    return Recorded(env) if run.kind.has_pixels else env
 
 
-def state_env(script, env):
-    """The environment whose observations are the state: the one behind the pixels, if any."""
-    return env.env if hasattr(script, "Pixels") else env
+def state_env(run, env):
+    """The environment whose observations are the state: behind the pixels, if there are any."""
+    if not run.kind.has_pixels:
+        return env
+    shape = env.env.observation_space.shape
+    if shape is None or len(shape) != 1:
+        space = env.env.observation_space
+        fail(f"{run.args.env_id} has observations {space}: no state to measure")
+    return env.env
 
 
-def states_of(env, episode, state, skip):
-    """As `physical_states`, of what has just been rolled out: behind pixels, what was kept."""
-    if isinstance(env, Recorded):
+def states_of(run, env, episode):
+    """The states of an episode that `env` has just played; (n + 1, D)."""
+    skip = num_global(env, run.args)
+    if run.kind.has_pixels:
         return np.array(env.states, np.float64)[:, skip:]
-    return physical_states(episode, state, skip)
+    return physical_states(episode, training_statistics(run), skip)
 
 
-def picture(script, args, obs):
-    """What the agent sees, the newest frame cropped as for acting, as a PNG in base64."""
+def picture(args, obs):
+    """What the agent sees: the newest frame, cropped as for acting, as a PNG in base64."""
     import cv2
 
-    low, crop = (args.image_size - args.crop_size) // 2, args.crop_size
-    frame = obs[-3:, low : low + crop, low : low + crop].transpose(1, 2, 0)
-    png = cv2.imencode(".png", np.ascontiguousarray(frame[..., ::-1]))[1]  # which takes BGR
+    low = (args.image_size - args.crop_size) // 2
+    high = low + args.crop_size
+    frame = obs[-3:, low:high, low:high].transpose(1, 2, 0)  # (crop, crop, 3)
+    blue_first = np.ascontiguousarray(frame[..., ::-1])  # as OpenCV has it
+    _, png = cv2.imencode(".png", blue_first)
     return base64.b64encode(png.tobytes()).decode()
 
 
-# ------------------------------------------- Measuring --------------------------------------------
-def numbers(values, digits=4):
-    """Nested lists of floats with as many digits as a figure can show; not finite becomes None."""
-    if np.ndim(values):
-        return [numbers(v, digits) for v in values]
-    return float(f"{values:.{digits}g}") if values is not None and np.isfinite(values) else None
+# --------------------------------------- Skills to measure ----------------------------------------
+@dataclass
+class Skill:
+    """One skill to measure, and how it is rolled out."""
+
+    index: int  # among the z
+    L: int | None
+    z: torch.Tensor | None
+    trained: bool  # is L in use at the end of training?
+    vector: torch.Tensor  # what the policy is given, (D,)
+    actor: Any  # takes the actions: act(obs, skill, deterministic)
+    key: tuple  # seeds the rollouts
+    steps: int  # per rollout
+
+
+class RandomActions:
+    """An actor that takes uniform actions, whatever the state and the skill."""
+
+    def __init__(self, action_space, seed):
+        low = action_space.low
+        high = action_space.high
+        self.scale = torch.as_tensor((high - low) / 2, dtype=torch.float32)
+        self.bias = torch.as_tensor((high + low) / 2, dtype=torch.float32)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def act(self, obs, skill, deterministic):
+        uniform = torch.rand(len(obs), len(self.scale), generator=self.generator)
+        return (2 * uniform - 1) * self.scale + self.bias
 
 
 def record_length(T, L):
@@ -367,450 +702,615 @@ def record_length(T, L):
     return max(T, T // 4 + 20 * L)
 
 
+def default_periods(trained, count=16):
+    """The trained L and `count` integers evenly over their range (Figures 3 and 10)."""
+    evenly = np.round(np.linspace(min(trained), max(trained), count)).astype(int)
+    return sorted(set(trained) | set(evenly.tolist()))
+
+
+def chosen_periods(run, options):
+    """The L to measure, in order."""
+    T = run.args.episode_length
+    for L in options.periods:
+        if not 1 <= L <= T:
+            fail(f"--periods: L = {L} is not from 1 to the episode length, {T}")
+    if options.periods:
+        return sorted(set(options.periods))
+    trained = trained_periods(run)
+    if run.kind.directions is not None:  # each with every z: the trained ones will do
+        return trained
+    return default_periods(trained)
+
+
+def period_skills(run, options):
+    """Every L, with every z if there are any."""
+    trained = trained_periods(run)
+    directions = [None]
+    if run.kind.directions is not None:
+        directions = run.kind.directions(run.args)
+    skills = []
+    for L in chosen_periods(run, options):
+        for i, z in enumerate(directions):
+            key = (STREAM, options.seed, L)
+            if z is not None:
+                key += (i,)
+            skill = Skill(
+                index=i,
+                L=L,
+                z=z,
+                trained=L in trained,
+                vector=skill_vector(run, L, z),
+                actor=run.agent,
+                key=key,
+                steps=record_length(run.args.episode_length, L),
+            )
+            skills.append(skill)
+    return skills
+
+
+def skills_without_L(run, options):
+    """Every skill of a baseline; or random actions, 16 times."""
+    if options.periods or options.switch_steps is not None:
+        what = "random actions have" if options.random_actions else f"{run.script.__name__}.py has"
+        fail(f"{what} no L: leave --periods and --switch-steps out")
+    if options.random_actions:
+        directions = torch.zeros(NUM_RANDOM, 1)
+    else:
+        directions = run.kind.directions(run.args)
+    skills = []
+    for i, z in enumerate(directions):
+        key = (STREAM, options.seed, i)
+        actor = run.agent
+        if options.random_actions:
+            seed = int(np.random.SeedSequence(key).generate_state(1)[0])
+            actor = RandomActions(run.action_space, seed)
+        skill = Skill(
+            index=i,
+            L=None,
+            z=None if options.random_actions else z,
+            trained=True,
+            vector=skill_vector(run, None, z),
+            actor=actor,
+            key=key,
+            # T steps and no more: beyond them a global position is one that was never seen
+            steps=run.args.episode_length,
+        )
+        skills.append(skill)
+    return skills
+
+
+def skills_to_measure(run, options):
+    """One entry per row of the table."""
+    if run.kind.has_L and not options.random_actions:
+        return period_skills(run, options)
+    return skills_without_L(run, options)
+
+
+def periods_to_switch(skills):
+    """The trained L among those that are measured, or all; of more than six, six evenly."""
+    periods = sorted({skill.L for skill in skills if skill.trained})
+    if not periods:
+        periods = sorted({skill.L for skill in skills})
+    places = np.round(np.linspace(0, len(periods) - 1, NUM_SWITCHED)).astype(int)
+    return [periods[i] for i in np.unique(places)]
+
+
+def check_numbers(options):
+    """Before any work: are the numbers on the command line possible?"""
+    if not 1 <= options.episodes <= MAX_EPISODES:
+        fail(f"--episodes {options.episodes} is not from 1 to {MAX_EPISODES}")
+    switch_steps = 1 if options.switch_steps is None else options.switch_steps
+    if not 1 <= switch_steps <= MAX_SWITCH_STEPS:
+        fail(f"--switch-steps {switch_steps} is not from 1 to {MAX_SWITCH_STEPS:,}")
+    if options.seed < 0:
+        fail(f"--seed {options.seed} is negative")
+
+
+def check_memory(run, episodes, steps, advice):
+    """Before any work: do the observations of a rollout fit into memory?"""
+    bytes_per_number = 1 if run.kind.has_pixels else 4
+    bytes_per_step = math.prod(run.observation_space.shape) * bytes_per_number
+    gigabytes = episodes * (steps + 1) * bytes_per_step / 1e9
+    if gigabytes > MAX_GIGABYTES:
+        size = f"{gigabytes:.0f} GB of observations, and {MAX_GIGABYTES:.0f} GB are possible"
+        fail(f"{episodes} episodes of {steps} steps have {size}: {advice}")
+
+
+# ------------------------------------------- Measuring --------------------------------------------
+def verdict(period, L):
+    """What the period says of the skill."""
+    if period is None:
+        return "FALSE: no period"
+    error = period / (2 * L) - 1
+    for name, limit in VERDICTS.items():
+        if abs(error) <= limit:
+            return name
+    return "FALSE: too slow" if error > 0 else "FALSE: too fast"
+
+
+def rounded(values, digits=4):
+    """Nested lists of floats with as many digits as a figure can show; None if not finite."""
+    if np.ndim(values) > 0:
+        return [rounded(value, digits) for value in values]
+    if values is None or not np.isfinite(values):
+        return None
+    return float(f"{values:.{digits}g}")
+
+
+def mean_or_none(values):
+    return np.mean(values) if len(values) > 0 else None
+
+
+def about_equal(period, other):
+    """Are both periods known, and within 10 %?"""
+    if period is None or other is None:
+        return False
+    return abs(period / other - 1) <= VERDICTS["close"]
+
+
 def common_period(periods):
-    """The median, if more than half of the episodes have about this period; else None."""
-    found = sorted(p for p in periods if p is not None)
+    """The median, if more than half of the episodes have about this period, or None."""
+    found = sorted(period for period in periods if period is not None)
     if not found:
         return None
     median = found[(len(found) - 1) // 2]  # measured: the mean of 12 and 36 would be neither
-    agree = sum(abs(p / median - 1) <= VERDICTS["close"] for p in found)
-    return median if 2 * agree > len(periods) else None
+    num_agree = sum(about_equal(period, median) for period in found)
+    return median if 2 * num_agree > len(periods) else None
 
 
-def distances(latents, L, optimum, lag, rng, sample=1000, bins=60):
-    """Figures 6 and 12: latent distances over `lag` steps, of 1000 transitions drawn at random."""
-    values = [np.linalg.norm(z[lag:] - z[:-lag], axis=-1) for z in latents if len(z) > lag]
-    values = np.concatenate(values) if values else np.zeros(0)
-    if len(values) > sample:
-        values = rng.choice(values, sample, replace=False)
-    mean = values.mean() if len(values) else np.nan
-    counts, _ = np.histogram(values, bins, (0.0, 1.5 * optimum))
-    return {
-        "optimum": numbers(optimum, 6),
-        "mean": numbers(mean, 6),
-        "std": numbers(values.std() if len(values) else np.nan),
-        "error": numbers(abs(mean / optimum - 1), 6),
-        "transitions": len(values),
-        "histogram": counts.tolist(),  # over 60 bins from 0 to 1.5 times the optimum
-        "beyond": int((values > 1.5 * optimum).sum()),
-    }
-
-
-def measure_state(script, args, state, actor, skill, steps, key, lag, statistics):
-    """What every method is measured by, of one skill (n, D) in n rollouts of `steps` steps: a row;
-    the period; the states of the episode to draw, the first that has this period, or the first;
-    and all episodes. `lag` is where the state should be back (None: at its own period)."""
-    T = args.episode_length
-    envs = [make_env(script, args, steps) for _ in skill]
-    skip = num_global(envs[0], args)
-    episodes = script.rollout(envs, key, actor, skill, state, deterministic=True)
-    for env in envs:
+def roll_out(run, skill, num_episodes):
+    """Episodes of one skill, and the states of each, (n + 1, D)."""
+    envs = [recorded_env(run, skill.steps) for _ in range(num_episodes)]
+    vectors = skill.vector.expand(num_episodes, -1)
+    episodes = rollout(run, envs, skill.key, skill.actor, vectors)
+    states = []
+    for env, episode in zip(envs, episodes):
+        states.append(states_of(run, env, episode))
         env.close()
-    states = [states_of(env, episode, state, skip) for env, episode in zip(envs, episodes)]
-    starts = [min(T, len(s)) // 4 for s in states]  # of a short episode, its own quarter
-    mean, std = (statistics[k].numpy()[skip:] for k in ("obs_mean", "obs_std"))
-    records = [(s[start:] - mean) / std for s, start in zip(states, starts)]
+    return episodes, states
+
+
+def mean_return_error(records, lag):
+    """Over the records that are long enough; None without any, or without a lag."""
+    if lag is None:
+        return None
+    errors = [return_error(record, lag) for record in records]
+    return mean_or_none([error for error in errors if error is not None])
+
+
+def pooled_spectrum(amplitude):
+    """The largest amplitude of each few neighbours, at 512 frequencies."""
+    whole = len(amplitude) // NUM_FREQUENCIES * NUM_FREQUENCIES
+    return amplitude[:whole].reshape(NUM_FREQUENCIES, -1).max(axis=1)
+
+
+def measure_state(episodes, states, statistics, T, lag):
+    """What every method is measured by: the row of a skill, and its period.
+
+    `states` are those of each episode. `lag` is the step after which the state should be back
+    (None: its own period). The episode to draw is the first that has the period, or the first."""
+    records = []
+    for trajectory in states:
+        start = min(T, len(trajectory)) // 4  # of a short episode, its own quarter
+        records.append((trajectory[start:] - statistics.mean) / statistics.std)
     found = [state_period(record) for record in records]
-    period = common_period([p for p, _ in found])
-    agree = [p and period and abs(p / period - 1) <= VERDICTS["close"] for p, _ in found]
-    drawn = agree.index(True) if period else 0
-    lag = lag or (round(period) if period else None)
-    returns = [return_error(record, lag) for record in records] if lag else []
-    returns = [e for e in returns if e is not None]
-    amplitude, peaks = spectrum(records[drawn])
-    pooled = amplitude[: len(amplitude) // 512 * 512].reshape(512, -1).max(axis=1)
+    periods = [period for period, _ in found]
+    peaks = [peak for _, peak in found]
+    period = common_period(periods)
+    agree = [about_equal(own, period) for own in periods]
+    drawn = 0
+    if period is not None:
+        drawn = agree.index(True)
+        lag = lag or round(period)
+    amplitude, dominant = spectrum(records[drawn])
     speed = np.concatenate([episode.velocity[:T] for episode in episodes])
+    lengths = [min(len(trajectory) - 1, T) for trajectory in states]
     row = {
-        "period": numbers(period, 6),
-        "peak": numbers(np.median([peak for _, peak in found])),
-        "periods": numbers([p for p, _ in found], 6),
-        "agree": sum(map(bool, agree)),
+        "period": rounded(period, 6),
+        "peak": rounded(np.median(peaks)),
+        "periods": rounded(periods, 6),
+        "agree": sum(agree),
         "episode": drawn,
-        "return_error": numbers(np.mean(returns) if returns else None),
-        "speed": numbers(speed.mean()) if speed.any() else None,
-        "episode_length": float(np.mean([min(len(s) - 1, T) for s in states])),
+        "return_error": rounded(mean_return_error(records, lag)),
+        "speed": rounded(speed.mean()) if speed.any() else None,
+        "episode_length": float(np.mean(lengths)),
         "record_length": float(np.mean([len(record) for record in records])),
-        "dominant": [{"frequency": numbers(f), "amplitude": numbers(a)} for f, a in peaks],
-        "spectrum": numbers(pooled, 3),
+        "dominant": [{"frequency": rounded(f), "amplitude": rounded(a)} for f, a in dominant],
+        "spectrum": rounded(pooled_spectrum(amplitude), 3),
     }
-    return row, period, states[drawn], episodes
+    return row, period
 
 
-def skill_of(script, args, agent, L, z=None):
-    """What the policy gets: Embed(L), and the direction z if there is one; (D,) or (D + dim z,)."""
-    device = agent.log_alpha.device
-    skill = script.embed_period(torch.tensor(float(L), device=device), args.embed_dim)
-    return skill if z is None else torch.cat([skill, z.to(device)])
-
-
-def latents_of(script, args, agent, episode, L, z=None):
-    """phi_L of an episode, (n + 1, d); that of psd_metra.py sees z as well."""
-    return script.encode(agent, episode, skill_of(script, args, agent, L, z)).cpu().numpy()
-
-
-def measure(script, args, state, agent, L, options, statistics, z=None, place=()):
-    """Everything about one L: a row of the table, and what the figures need. The states of the
-    episode to draw come back beside it. psd_metra.py has a z, and its `place` among them."""
-    T, n = args.episode_length, options.episodes
-    skill = skill_of(script, args, agent, L, z).expand(n, -1)
-    key, steps = (STREAM, options.seed, L, *place), record_length(T, L)
-    row, period, states, episodes = measure_state(
-        script, args, state, agent.actor, skill, steps, key, 2 * L, statistics
-    )
-
-    # The latent circle, over the first T steps
-    latents = [latents_of(script, args, agent, episode, L, z) for episode in episodes]
-    first = [torch.as_tensor(z[: T + 1]) for z in latents]
-    latent = [script.latent_statistics(z, L, args.kappa) for z in first]
-    r_psd = [m["r_psd"] * (len(z) - 1) / T for m, z in zip(latent, first)]  # a fall counts as 0
-    rng = np.random.default_rng(key)
-    side = script.side_length(torch.tensor(float(L))).item()
-    head = [z.numpy() for z in first]
-    circle = {
-        "period_error": numbers(period / (2 * L) - 1, 6) if period else None,
-        "verdict": verdict(period, L),
-        "r_psd": numbers(np.mean(r_psd), 6),
-        "one_step": distances(head, L, side, 1, rng),
-        "L_step": distances(head, L, float(L), L, rng),
-        "radius": numbers(np.mean([m["radius"] for m in latent]), 6),
-        # the end: the start may be a transient
-        "latents": numbers(latents[row["episode"]][-6 * L - 1 :]),
-    }
-    if z is not None:
-        circle |= {"z": numbers(z.tolist())} | travel(episodes, state, T, row["episode"], args)
-    return {"L": L} | row | circle, states
-
-
-def travel(episodes, state, T, drawn, args):
-    """Where the episodes of a (z, L) went in their first T steps: mean displacement, its direction,
-    mean distance as the crow flies, and the path of the episode to draw (Figure 8)."""
-    p = args.position_dim
-    if not p:
-        return {"displacement": None, "direction": None, "distance": None, "path": None}
-    mean, std = (state[name].numpy()[:p] for name in ("obs_mean", "obs_std"))
-    paths = [(episode.obs[: T + 1, :p] * std + mean).astype(np.float64) for episode in episodes]
-    ways = np.array([path[-1] - path[0] for path in paths])  # (n, p)
-    x, y = np.pad(ways.mean(axis=0), (0, 1))[:2]
+def distances(latents, optimum, lag, rng):
+    """Figures 6 and 12: latent distances over `lag` steps, of transitions drawn at random."""
+    per_episode = []
+    for z in latents:
+        if len(z) > lag:
+            per_episode.append(np.linalg.norm(z[lag:] - z[:-lag], axis=-1))
+    values = np.zeros(0)
+    mean = np.nan
+    std = np.nan
+    if per_episode:
+        values = np.concatenate(per_episode)
+        if len(values) > NUM_TRANSITIONS:
+            values = rng.choice(values, NUM_TRANSITIONS, replace=False)
+        mean = values.mean()
+        std = values.std()
+    limit = 1.5 * optimum
+    counts, _ = np.histogram(values, NUM_BINS, (0.0, limit))
     return {
-        "displacement": numbers(ways.mean(axis=0)),
-        "direction": numbers(np.degrees(np.arctan2(y, x))),
-        "distance": numbers(np.linalg.norm(ways, axis=1).mean()),
-        "path": numbers((paths[drawn] - paths[drawn][0]).T),
+        "optimum": rounded(optimum, 6),
+        "mean": rounded(mean, 6),
+        "std": rounded(std),
+        "error": rounded(abs(mean / optimum - 1), 6),
+        "transitions": len(values),
+        "histogram": counts.tolist(),
+        "beyond": int((values > limit).sum()),
     }
 
 
+def measure_circle(run, skill, episodes, drawn):
+    """The latent circle of a skill with L, over the first T steps."""
+    T = run.args.episode_length
+    L = skill.L
+    latents = [encode(run, episode, skill.vector) for episode in episodes]
+    first = [z[: T + 1] for z in latents]
+    r_psd = []
+    radius = []
+    for z in first:
+        of_episode = latent_statistics(run, z, L)
+        num_steps = len(z) - 1
+        r_psd.append(of_episode["r_psd"] * num_steps / T)  # what comes after a fall counts as 0
+        radius.append(of_episode["radius"])
+    rng = np.random.default_rng(skill.key)
+    return {
+        "r_psd": rounded(np.mean(r_psd), 6),
+        "one_step": distances(first, side_length(run, L), 1, rng),
+        "L_step": distances(first, float(L), L, rng),
+        "radius": rounded(np.mean(radius), 6),
+        "latents": rounded(latents[drawn][-6 * L - 1 :]),  # the start may be a transient
+    }
+
+
+def measure_travel(run, episodes, drawn):
+    """Where the episodes of a (z, L) went in T steps (Figure 8): mean displacement, its direction,
+    mean distance as the crow flies, and the path of the episode to draw."""
+    position_dim = run.args.position_dim
+    if position_dim == 0:
+        return {"displacement": None, "direction": None, "distance": None, "path": None}
+    statistics = training_statistics(run)
+    mean = statistics.mean[:position_dim]
+    std = statistics.std[:position_dim]
+    paths = []
+    for episode in episodes:
+        obs = episode.obs[: run.args.episode_length + 1, :position_dim]
+        paths.append((obs * std + mean).astype(np.float64))  # in metres
+    ways = np.array([path[-1] - path[0] for path in paths])  # (n, position_dim)
+    displacement = ways.mean(axis=0)
+    x = displacement[0]
+    y = displacement[1] if position_dim > 1 else 0.0
+    path = paths[drawn] - paths[drawn][0]
+    return {
+        "displacement": rounded(displacement),
+        "direction": rounded(np.degrees(np.arctan2(y, x))),
+        "distance": rounded(np.linalg.norm(ways, axis=1).mean()),
+        "path": rounded(path.T),
+    }
+
+
+def measure(run, skill, options, statistics):
+    """Everything about one skill: its row, and the states of the episode to draw, (n + 1, D).
+
+    `statistics` are those of the state under random actions."""
+    episodes, states = roll_out(run, skill, options.episodes)
+    T = run.args.episode_length
+    z = None if skill.z is None else rounded(skill.z.tolist())
+    if skill.L is None:
+        row, _ = measure_state(episodes, states, statistics, T, lag=None)
+        drawn = row["episode"]
+        return {"skill": skill.index, "z": z} | row, states[drawn]
+    row, period = measure_state(episodes, states, statistics, T, lag=2 * skill.L)
+    drawn = row["episode"]
+    row = {"L": skill.L} | row
+    row["period_error"] = None if period is None else rounded(period / (2 * skill.L) - 1, 6)
+    row["verdict"] = verdict(period, skill.L)
+    row |= measure_circle(run, skill, episodes, drawn)
+    if skill.z is not None:
+        row["z"] = z
+        row |= measure_travel(run, episodes, drawn)
+    row["trained"] = skill.trained
+    return row, states[drawn]
+
+
+class Switching:
+    """An actor that holds each skill for a number of steps, one after the other."""
+
+    def __init__(self, actor, skills, steps):
+        self.actor = actor
+        self.skills = skills  # (number of skills, D)
+        self.steps = steps
+        self.t = 0
+
+    def act(self, obs, skill, deterministic):
+        i = min(self.t // self.steps, len(self.skills) - 1)
+        self.t += 1
+        skill = self.skills[i].expand(len(obs), -1)
+        return self.actor.act(obs, skill, deterministic)
+
+
+def switch_steps(periods, options):
+    """Steps per L: three cycles of the longest period, unless told otherwise."""
+    return options.switch_steps or 6 * max(periods)
+
+
+def measure_switching(run, skills, options):
+    """Figure 5: one episode in which L switches at fixed intervals, and its states. Each latent is
+    encoded by the L in force; z, if there is one, stays the first."""
+    periods = periods_to_switch(skills)
+    steps = switch_steps(periods, options)
+    z = skills[0].z
+    vectors = torch.stack([skill_vector(run, L, z) for L in periods])
+    env = recorded_env(run, steps * len(periods))
+    actor = Switching(run.agent, vectors, steps)
+    (episode,) = rollout(run, [env], (STREAM, options.seed), actor, vectors[:1])
+    states = states_of(run, env, episode)
+    env.close()
+    num_steps = len(episode.actions)
+    segments = []
+    for i, L in enumerate(periods):
+        start = i * steps
+        stop = min(start + steps, num_steps)
+        if start < stop:
+            latents = encode(run, part_of(episode, start, stop), vectors[i])
+            segment = {"L": L, "start": start, "stop": stop, "latents": rounded(latents)}
+            segments.append(segment)
+    switch = {"steps": steps, "segments": segments}
+    if run.kind.has_pixels:
+        switch["frame"] = picture(run.args, episode.obs[num_steps // 2])
+    return switch, states
+
+
+def shown_dimensions(rows, states, names, statistics):
+    """The dimensions to draw, best first: those that repeat best over all trained L and move
+    visibly; positions and angles rather than velocities."""
+    score = np.zeros(len(names))
+    for row, trajectory in zip(rows, states):
+        lag = round(row["period"] or 2 * row.get("L", 0))
+        x = trajectory[len(trajectory) // 4 :]
+        trained = row.get("trained", True)
+        if not trained or not 0 < 2 * lag <= len(x):
+            continue
+        for i, (_, unit) in enumerate(names):
+            single = standardize(x[:, i : i + 1])
+            moves = single.shape[1] > 0
+            if moves and unit in ("rad", "m", "1"):
+                repeats = max(autocorrelation(single, lag)[lag], 0.0)
+                visible = min(x[:, i].std() / statistics.std[i], 1.0)
+                score[i] += repeats * visible
+    best_first = np.argsort(-score, kind="stable")
+    return best_first[:NUM_SHOWN].tolist()
+
+
+# -------------------------------------------- Summary ---------------------------------------------
 def direction_errors(displacements, z):
     """Degrees between each displacement (n, p) and its z (n, p), after the rotation or reflection
-    of all z that fits best: which way phi_m's axes lie is METRA's to choose. None for what rests.
-    Fewer z than dimensions fit always: at least four directions say something."""
-    ways, z = np.asarray(displacements, float), np.asarray(z, float)
+    of all z that fits best: METRA chooses which way the axes of phi_m lie. None for what rests.
+    Fewer z than dimensions always fit: at least four directions say something."""
+    ways = np.asarray(displacements, float)
+    z = np.asarray(z, float)
     length = np.linalg.norm(ways, axis=1)
     units = ways / np.where(length > 0, length, 1.0)[:, None]
     u, _, vt = np.linalg.svd(units.T @ z)
-    cosine = np.clip((units @ u @ vt * z).sum(axis=1) / np.linalg.norm(z, axis=1), -1.0, 1.0)
-    return [float(np.degrees(np.arccos(c))) if way > 0 else None for c, way in zip(cosine, length)]
+    turned = units @ u @ vt
+    cosine = (turned * z).sum(axis=1) / np.linalg.norm(z, axis=1)
+    degrees = np.degrees(np.arccos(np.clip(cosine, -1.0, 1.0)))
+    errors = []
+    for i in range(len(ways)):
+        errors.append(float(degrees[i]) if length[i] > 0 else None)
+    return errors
+
+
+def errors_of_rows(rows):
+    """direction_errors of rows of the table."""
+    displacements = [row["displacement"] for row in rows]
+    return direction_errors(displacements, [row["z"] for row in rows])
+
+
+def largest_error(errors):
+    """What rests has no direction, and so not the right one."""
+    return rounded(max(180.0 if error is None else error for error in errors))
 
 
 def judge_directions(rows):
-    """`direction_error` into each row, by one turn of the axes for its L; and a summary, in which
-    `common` is by one turn for all L. None if there is no position, or not as many as z has."""
-    lost = any(row["displacement"] is None for row in rows)
-    if lost or len(rows[0]["displacement"]) != len(rows[0]["z"]):
+    """Writes `direction_error` into each row, by one turn of the axes per L. Returns a summary, in
+    which `common` is by one turn for all L. None if there is no position, or not as many as z."""
+    first = rows[0]
+    no_position = any(row["displacement"] is None for row in rows)
+    if no_position or len(first["displacement"]) != len(first["z"]):
         for row in rows:
             row["direction_error"] = None
         return {"distance": None, "direction_error": None, "common": None}
     for L in {row["L"] for row in rows}:
         own = [row for row in rows if row["L"] == L]
-        errors = direction_errors([r["displacement"] for r in own], [r["z"] for r in own])
-        for row, error in zip(own, errors):
-            row["direction_error"] = numbers(error)
-    common = direction_errors([row["displacement"] for row in rows], [row["z"] for row in rows])
-
-    def worst(errors):  # what rests has no direction, and so not the right one
-        return numbers(max(180.0 if e is None else e for e in errors))
-
+        for row, error in zip(own, errors_of_rows(own)):
+            row["direction_error"] = rounded(error)
     return {
-        "distance": numbers(np.mean([row["distance"] for row in rows])),
-        "direction_error": worst([row["direction_error"] for row in rows]),
-        "common": worst(common),
+        "distance": rounded(np.mean([row["distance"] for row in rows])),
+        "direction_error": largest_error([row["direction_error"] for row in rows]),
+        "common": largest_error(errors_of_rows(rows)),
     }
-
-
-class RandomActions:
-    """An actor for `rollout` that takes uniform actions, whatever the state and the skill."""
-
-    def __init__(self, actor, seed):
-        self.actor = actor
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def act(self, obs, skill, deterministic):
-        scale, bias = self.actor.action_scale.cpu(), self.actor.action_bias.cpu()
-        uniform = 2 * torch.rand(len(obs), len(scale), generator=self.generator) - 1
-        return uniform * scale + bias
-
-
-def evaluation_directions(skill_dim, count=8):
-    """The z of psd_metra.py that are rolled out, (n, skill_dim): both of one dimension, `count`
-    spread evenly over two, and in more the two ends of each axis."""
-    if skill_dim == 2:
-        angle = torch.arange(count) * (2 * torch.pi / count)
-        return torch.stack([angle.cos(), angle.sin()], dim=1)
-    return torch.cat([torch.eye(skill_dim), -torch.eye(skill_dim)])
-
-
-def evaluation_skills(args, count=16):
-    """The skills of a baseline: all discrete ones, or directions spread evenly; (count, D)."""
-    if args.num_skills:
-        return torch.eye(args.num_skills)
-    angle = torch.arange(count) * (2 * torch.pi / count)
-    return torch.stack([angle.cos(), angle.sin()], dim=1)
-
-
-def skill_rollouts(script, args, agent, options):
-    """For each skill of a baseline, or of random actions: actor, the skill n times, and the key."""
-    device, n = agent.log_alpha.device, options.episodes
-    skills = torch.zeros(16, 1) if options.random_actions else evaluation_skills(args)
-    for i, z in enumerate(skills):
-        key = (STREAM, options.seed, i)
-        seed = int(np.random.SeedSequence(key).generate_state(1)[0])
-        actor = RandomActions(agent.actor, seed) if options.random_actions else agent.actor
-        yield actor, z.expand(n, -1).to(device), key
-
-
-def shown_dimensions(rows, states, names, statistics, skip, count=3):
-    """The dimensions to draw, best first: those that repeat best over all trained L and move
-    visibly; positions and angles rather than velocities."""
-    std, score = statistics["obs_std"].numpy()[skip:], np.zeros(len(names))
-    for row, s in zip(rows, states):
-        lag = round(row["period"] or 2 * row.get("L", 0))
-        x = s[len(s) // 4 :]
-        if not row.get("trained", True) or not 0 < 2 * lag <= len(x):
-            continue
-        for i in range(len(names)):
-            single = standardize(x[:, i : i + 1])
-            if single.shape[1] and names[i][1] in ("rad", "m", "1"):
-                repeats = max(autocorrelation(single, lag)[lag], 0.0)
-                score[i] += repeats * min(x[:, i].std() / std[i], 1.0)
-    return np.argsort(-score, kind="stable")[:count].tolist()
-
-
-class Switching:
-    """An actor for `rollout` that holds each skill for a number of steps, one after the other."""
-
-    def __init__(self, actor, skills, steps):
-        self.actor, self.skills, self.steps, self.t = actor, skills, steps, 0
-
-    def act(self, obs, skill, deterministic):
-        i = min(self.t // self.steps, len(self.skills) - 1)
-        self.t += 1
-        return self.actor.act(obs, self.skills[i].expand(len(obs), -1), deterministic)
-
-
-def switching_rollout(script, args, state, agent, periods, options, z=None):
-    """Figure 5: one episode in which L switches at fixed intervals, each latent encoded by the L
-    in force; z, where there is one, stays."""
-    # three cycles of the longest period, unless told otherwise
-    steps = options.switch_steps or 6 * max(periods)
-    skills = torch.stack([skill_of(script, args, agent, L, z) for L in periods])
-    env = make_env(script, args, steps * len(periods))
-    actor = Switching(agent.actor, skills, steps)
-    key = (STREAM, options.seed)
-    (episode,) = script.rollout([env], key, actor, skills[:1], state, deterministic=True)
-    env.close()
-    segments, end = [], len(episode.actions)
-    for i in range(len(periods)):
-        start, stop = i * steps, min((i + 1) * steps, end)
-        if start < stop:
-            part = episode._replace(obs=episode.obs[start : stop + 1])
-            latents = latents_of(script, args, agent, part, periods[i], z)
-            segment = {"L": periods[i], "start": start, "stop": stop, "latents": numbers(latents)}
-            segments.append(segment)
-    switch = {"steps": steps, "segments": segments}
-    if hasattr(script, "Pixels"):
-        switch["frame"] = picture(script, args, episode.obs[end // 2])
-    return switch, states_of(env, episode, state, num_global(env, args))
 
 
 def spread(periods, factor=1.05):
     """Smallest and largest of some periods, and how many differ by more than 5 %."""
-    periods = sorted(p for p in periods if p)
-    distinct, last = 0, 0.0
-    for p in periods:
-        if p > factor * last:
-            distinct, last = distinct + 1, p
-    ends = (numbers(periods[0]), numbers(periods[-1])) if periods else (None, None)
-    return {"min": ends[0], "max": ends[1], "distinct": distinct}
+    periods = sorted(period for period in periods if period is not None)
+    if not periods:
+        return {"min": None, "max": None, "distinct": 0}
+    distinct = 0
+    last = 0.0
+    for period in periods:
+        if period > factor * last:
+            distinct += 1
+            last = period
+    return {"min": rounded(periods[0]), "max": rounded(periods[-1]), "distinct": distinct}
+
+
+def strongest_period(row):
+    """One over the strongest frequency of the spectrum; None if nothing moves."""
+    if not row["dominant"]:
+        return None
+    return 1 / row["dominant"][0]["frequency"]
+
+
+def count_within(rows, limit):
+    """How many rows have a period that differs from 2L by at most `limit`."""
+    errors = [row["period_error"] for row in rows if row["period_error"] is not None]
+    return sum(abs(error) <= limit for error in errors)
 
 
 def summarize(rows):
-    """How many L have the period they should have, and what periods there are."""
-    error = [abs(row["period_error"]) for row in rows if row["period_error"] is not None]
-    trained = [row for row in rows if row["trained"]]
-    error_trained = [abs(r["period_error"]) for r in trained if r["period_error"] is not None]
-    dominant = [1 / row["dominant"][0]["frequency"] for row in rows if row["dominant"]]
-    return {
-        "skills": len(rows),
-        "within_5_percent": sum(e <= 0.05 for e in error),
-        "within_10_percent": sum(e <= 0.10 for e in error),
-        "trained": len(trained),
-        "trained_within_5_percent": sum(e <= 0.05 for e in error_trained),
-        "trained_within_10_percent": sum(e <= 0.10 for e in error_trained),
-        "state_period": spread([row["period"] for row in rows]),
-        "dominant_period": spread(dominant),
+    """How many skills have the period they should have, or any, and what periods there are."""
+    summary = {"skills": len(rows)}
+    if "L" in rows[0]:
+        trained = [row for row in rows if row["trained"]]
+        summary["within_5_percent"] = count_within(rows, 0.05)
+        summary["within_10_percent"] = count_within(rows, 0.10)
+        summary["trained"] = len(trained)
+        summary["trained_within_5_percent"] = count_within(trained, 0.05)
+        summary["trained_within_10_percent"] = count_within(trained, 0.10)
+    else:
+        summary["with_period"] = sum(row["period"] is not None for row in rows)
+    summary["state_period"] = spread([row["period"] for row in rows])
+    summary["dominant_period"] = spread([strongest_period(row) for row in rows])
+    return summary
+
+
+# -------------------------------------------- The JSON --------------------------------------------
+def versions():
+    found = {"python": platform.python_version()}
+    for name in ("torch", "gymnasium", "numpy", "mujoco"):
+        if name in sys.modules:
+            found[name] = sys.modules[name].__version__
+    return found
+
+
+def prepare(options):
+    """The run and the skills to measure, checked, before any work."""
+    check_numbers(options)
+    run = open_run(options.run, options.device, options.env_id)
+    skills = skills_to_measure(run, options)
+    steps = max(skill.steps for skill in skills)
+    check_memory(run, options.episodes, steps, "choose fewer --episodes, or smaller --periods")
+    if skills[0].L is not None:
+        periods = periods_to_switch(skills)
+        steps = switch_steps(periods, options) * len(periods)
+        check_memory(run, 1, steps, "choose fewer --switch-steps")
+    return run, skills
+
+
+def measure_all(run, skills, options, statistics, names):
+    """The skills, their summary, and all else of the JSON that comes from rollouts."""
+    rows = []
+    states = []
+    for skill in tqdm(skills, "evaluate", unit="skill", disable=None):
+        row, drawn = measure(run, skill, options, statistics)
+        rows.append(row)
+        states.append(drawn)
+    summary = summarize(rows)
+    if "direction" in rows[0]:
+        summary["travel"] = judge_directions(rows)
+    shown = shown_dimensions(rows, states, names, statistics)
+    for row, trajectory in zip(rows, states):
+        row["states"] = rounded(trajectory[: run.args.episode_length + 1, shown].T)
+    result = {
+        "dimensions": [{"name": names[i][0], "unit": names[i][1]} for i in shown],
+        "skills": rows,
     }
-
-
-def summarize_skills(rows):
-    """How many skills have a period at all, and what periods there are."""
-    dominant = [1 / row["dominant"][0]["frequency"] for row in rows if row["dominant"]]
-    return {
-        "skills": len(rows),
-        "with_period": sum(row["period"] is not None for row in rows),
-        "state_period": spread([row["period"] for row in rows]),
-        "dominant_period": spread(dominant),
-    }
-
-
-def evaluate_periods(script, args, state, agent, options, statistics):
-    """Each L of psd.py, or each (z, L) of psd_metra.py: rows, the states of each, and what else the
-    JSON says of them."""
-    needed = "encode latent_statistics side_length candidate_periods"
-    lacking = [name for name in needed.split() if not hasattr(script, name)]
-    if lacking:
-        fail(f"{script.__name__}.py has no {lacking[0]}: evaluate.py cannot measure it")
-    T, (L_min, L_max) = args.episode_length, state["bounds"][:2]
-    trained = script.candidate_periods(L_min, L_max, args.num_periods).tolist()
-    directed = hasattr(args, "skill_dim")  # psd_metra.py's: a grid, for which the trained L will do
-    directions = evaluation_directions(args.skill_dim) if directed else [None]
-    periods = sorted(set(options.periods)) or (trained if directed else default_periods(trained))
-    for L in periods:
-        if not 1 <= L <= T:
-            fail(f"L = {L} is not from 1 to the episode length, {T}")
-    rows, states = [], []
-    for L in tqdm(periods, "evaluate", unit="L", disable=None):
-        for i, z in enumerate(directions):
-            rest = (options, statistics, z, (i,) if directed else ())
-            row, first = measure(script, args, state, agent, L, *rest)
-            rows.append({**row, "trained": L in trained})
-            states.append(first)
-    own = [L for L in periods if L in trained] or periods
-    few = np.unique(np.round(np.linspace(0, len(own) - 1, 6)).astype(int))  # of more, six are shown
-    shown = [own[i] for i in few]
-    switch, switched = switching_rollout(script, args, state, agent, shown, options, directions[0])
-    more = {"bounds": [L_min, L_max], "switch": switch, "summary": summarize(rows)}
-    if directed:
-        more["summary"]["travel"] = judge_directions(rows)
-    return rows, states, switched, more
-
-
-def evaluate_skills(script, args, state, agent, options, statistics):
-    """Each skill of a baseline, or random actions, likewise."""
-    if not (options.random_actions or hasattr(script, "sample_skills")):
-        fail(f"{script.__name__}.py has neither L nor z: evaluate.py cannot measure it")
-    if options.periods or options.switch_steps:
-        what = "random actions have" if options.random_actions else f"{script.__name__}.py has"
-        fail(f"{what} no L: leave --periods and --switch-steps out")
-    rows, states = [], []
-    rollouts = list(skill_rollouts(script, args, agent, options))
-    for actor, skill, key in tqdm(rollouts, "evaluate", unit="skill", disable=None):
-        # T steps and no more: beyond them a global position is one that was never seen
-        rest = (args.episode_length, key, None, statistics)
-        row, _, first, _ = measure_state(script, args, state, actor, skill, *rest)
-        z = None if options.random_actions else numbers(skill[0].tolist())
-        rows.append({"skill": len(rows), "z": z} | row)
-        states.append(first)
-    actions = "random" if options.random_actions else "policy"
-    more = {"actions": actions, "switch": None, "summary": summarize_skills(rows)}
-    return rows, states, None, more
+    if "L" in rows[0]:
+        switch, switch_states = measure_switching(run, skills, options)
+        switch["states"] = rounded(switch_states[:, shown].T)
+        result["bounds"] = list(run.progress["bounds"][:2])
+        result["switch"] = switch
+    else:
+        result["actions"] = "random" if options.random_actions else "policy"
+        result["switch"] = None
+    result["summary"] = summary
+    return result
 
 
 def evaluate(options):
     """The content of the JSON, for `options` as on the command line. Writes nothing."""
-    path = find_model(options.run)
-    script, args, state, agent = load(path, options.device)
-    steps = 1 if options.switch_steps is None else options.switch_steps
-    if min(options.episodes, steps) < 1 or options.seed < 0:
-        fail("--episodes and --switch-steps start at 1, --seed at 0")
+    run, skills = prepare(options)
     if options.video:
-        check_rendering(script, args)
-    env = script.make_env(args)
-    inner, source = state_env(script, env), script
-    if hasattr(script, "Pixels"):
-        script.check_env(env, args)
-        source = import_script("psd")
-        if len(inner.observation_space.shape or ()) != 1:
-            fail(f"{args.env_id} has observations {inner.observation_space}: no state to measure")
-    names, skip = dimensions(inner, args), num_global(inner, args)
-    plain = {**vars(args), "normalize_obs": True, "seed": options.seed, "ext_coef": 0.0}
-    statistics = source.observation_statistics(inner, SimpleNamespace(**plain))  # of random actions
-
-    by_period = hasattr(script, "embed_period") and not options.random_actions
-    measure_all = evaluate_periods if by_period else evaluate_skills
-    rows, states, switched, more = measure_all(script, args, state, agent, options, statistics)
-    shown = shown_dimensions(rows, states, names, statistics, skip)
-    for row, first in zip(rows, states):
-        row["states"] = numbers(first[: args.episode_length + 1, shown].T)
-    if switched is not None:
-        more["switch"]["states"] = numbers(switched[:, shown].T)
+        check_rendering(run)
+    env = make_env(run.script, run.args)
+    if run.kind.has_pixels:
+        check_pixels(run, env)
+    robot = state_env(run, env)
+    names = dimensions(robot, run.args)
+    skip = num_global(robot, run.args)
+    mean, std = random_statistics(run, robot, options.seed)
+    statistics = Statistics(mean[skip:], std[skip:])
     dt = getattr(env.unwrapped, "dt", None)
     env.close()
-    modules = {"torch": torch, "gymnasium": gym, "numpy": np, "mujoco": sys.modules.get("mujoco")}
-    return {
+    result = {
         "format": 1,
         "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
         "seed": options.seed,
         "episodes": options.episodes,
-        "versions": {"python": platform.python_version()}
-        | {name: module.__version__ for name, module in modules.items() if module},
-        "run": path.resolve().parent.name,
-        "script": script.__name__,
-        "env_id": args.env_id,
-        "epoch": state["epoch"],
-        "global_step": state["global_step"],
-        "args": dataclasses.asdict(args),
-        "T": args.episode_length,
-        "dt": numbers(dt, 6),
-        "dimensions": [{"name": names[i][0], "unit": names[i][1]} for i in shown],
-        "skills": rows,
-    } | more
+        "versions": versions(),
+        "run": run.path.resolve().parent.name,
+        "script": run.script.__name__,
+        "env_id": run.args.env_id,
+        "epoch": run.progress["epoch"],
+        "global_step": run.progress["global_step"],
+        "args": dataclasses.asdict(run.args),
+        "T": run.args.episode_length,
+        "dt": rounded(dt, 6),
+    }
+    return result | measure_all(run, skills, options, statistics, names)
 
 
 # --------------------------------------------- Video ----------------------------------------------
 PACKAGES = "on Debian: apt-get install libegl1 libgl1-mesa-dri"
+WHITE = (255, 255, 255)
+BLACK = (0, 0, 0)
+ORANGE = (213, 94, 0)
 
 
-def make_filmed_env(script, args, width=480, height=360):
+def make_filmed_env(run, width=480, height=360):
     """An environment that renders off-screen, with the settings that make MuJoCo fast."""
     if sys.platform == "linux":
         os.environ.setdefault("MUJOCO_GL", "egl")
     kwargs = {"render_mode": "rgb_array"}
-    probe = script.make_env(args)
-    if hasattr(probe.unwrapped, "model"):
+    probe = make_env(run.script, run.args)
+    has_model = hasattr(probe.unwrapped, "model")  # MuJoCo's
+    probe.close()
+    if has_model:
         kwargs |= {"width": width, "height": height, "camera_name": "track"}
-    env = script.make_env(args, **kwargs)
-    if hasattr(env.unwrapped, "model"):
+    env = make_env(run.script, run.args, **kwargs)
+    if has_model:
         model = env.unwrapped.model
         model.vis.quality.offsamples = 0
         model.vis.quality.shadowsize = 0
         model.mat_reflectance[:] = 0
-    probe.close()
     return env
 
 
-def check_rendering(script, args):
+def check_rendering(run):
     """Before any work: can a frame be rendered, and a video written?"""
     try:
         import cv2  # noqa: F401
         import imageio_ffmpeg  # noqa: F401
     except ImportError as error:
         fail(f"--video: {error}: pip install opencv-python-headless imageio imageio-ffmpeg")
-    env = make_filmed_env(script, args)
+    env = make_filmed_env(run)
     try:
         env.reset(seed=0)
         if env.render() is None:
             raise RuntimeError("no frame")
     except gym.error.DependencyNotInstalled as error:
-        fail(f"--video: {args.env_id} cannot be rendered: {error}")
+        fail(f"--video: {run.args.env_id} cannot be rendered: {error}")
     except Exception as error:  # of many types, by the library that is missing
         gl = os.environ.get("MUJOCO_GL")
         why = f"{type(error).__name__}: {error}"
@@ -822,9 +1322,9 @@ class Filmed(gym.Wrapper):
     """Keeps a frame of every state of the episode."""
 
     def reset(self, **kwargs):
-        result, self.frames = self.env.reset(**kwargs), []
-        self.frames.append(self.env.render())
-        return result
+        obs, info = self.env.reset(**kwargs)
+        self.frames = [self.env.render()]
+        return obs, info
 
     def step(self, action):
         result = self.env.step(action)
@@ -835,160 +1335,280 @@ class Filmed(gym.Wrapper):
 def latent_phase(latents):
     """The angle of each latent (n, d) in its principal plane, rising with time; [0, 2 pi)."""
     centred = latents - latents.mean(axis=0)
-    plane = latents @ np.linalg.svd(centred, full_matrices=False)[2][:2].T  # (n, 2)
+    _, _, directions = np.linalg.svd(centred, full_matrices=False)
+    plane = latents @ directions[:2].T  # (n, 2)
     angle = np.arctan2(plane[:, -1], plane[:, 0])
     forward = np.sin(np.diff(angle)).sum() >= 0
-    return (angle if forward else -angle) % (2 * np.pi)
+    if not forward:
+        angle = -angle
+    return angle % (2 * np.pi)
 
 
-def write_video(path, script, args, state, agent, row, options):
-    """An mp4 of the episode of a skill that is drawn, with step and latent phase on each frame."""
+def film(run, skill, row, num_episodes):
+    """Frames of the episode to draw, over T steps; its latent phases, if it has L; and its fps."""
+    # All environments as in the measurement: one policy call, one random stream
+    envs = [make_env(run.script, run.args) for _ in range(num_episodes)]
+    drawn = row["episode"]
+    filmed = Filmed(make_filmed_env(run))
+    envs[drawn] = filmed
+    vectors = skill.vector.expand(num_episodes, -1)
+    episode = rollout(run, envs, skill.key, skill.actor, vectors)[drawn]
+    phases = None
+    if skill.L is not None:
+        phases = latent_phase(encode(run, episode, skill.vector))
+    dt = getattr(filmed.unwrapped, "dt", None) or 0.05
+    for env in envs:
+        env.close()
+    return filmed.frames, phases, min(1 / dt, 60.0)
+
+
+def draw_phase(frame, phase):
+    """A clock in the upper right corner, whose hand turns with the latent."""
+    import cv2
+
+    radius = 24
+    x = frame.shape[1] - 40
+    y = 40
+    tip = (int(x + radius * np.cos(phase)), int(y - radius * np.sin(phase)))
+    cv2.circle(frame, (x, y), radius, WHITE, 2, cv2.LINE_AA)
+    cv2.line(frame, (x, y), tip, WHITE, 1, cv2.LINE_AA)
+    cv2.circle(frame, tip, 6, ORANGE, -1, cv2.LINE_AA)
+
+
+def write_video(path, title, frames, phases, fps):
+    """An mp4 with the step, and the latent phase if there is one, on each frame."""
     import cv2
     import imageio_ffmpeg
 
-    if "L" in row:
-        L, actor, z, place = row["L"], agent.actor, None, ()
-        name = f"L = {L}"
-        if "z" in row:
-            directions = evaluation_directions(args.skill_dim)
-            i = (directions - torch.tensor(row["z"])).norm(dim=1).argmin().item()  # z was rounded
-            z, place, name = directions[i], (i,), f"L = {L}   z {i}"
-        skill = skill_of(script, args, agent, L, z).expand(options.episodes, -1)
-        key = (STREAM, options.seed, L, *place)
-    else:
-        actor, skill, key = list(skill_rollouts(script, args, agent, options))[row["skill"]]
-        name = f"skill {row['skill']}"
-    env, drawn = Filmed(make_filmed_env(script, args)), row["episode"]
-    envs = [script.make_env(args) for _ in skill]  # all of them: one policy call, one random stream
-    envs[drawn] = env
-    episode = script.rollout(envs, key, actor, skill, state, deterministic=True)[drawn]
-    phase = None
-    if "L" in row:
-        phase = latent_phase(latents_of(script, args, agent, episode, L, z))
-    height, width = (side // 2 * 2 for side in env.frames[0].shape[:2])  # H.264 needs even sides
-    zoom = -(-360 // width)  # what psd_pixel.py sees is small
-    fps = min(1 / (getattr(env.unwrapped, "dt", None) or 0.05), 60.0)
-    temporary = path.with_suffix(".tmp.mp4")
+    height = frames[0].shape[0] // 2 * 2  # H.264 needs even sides
+    width = frames[0].shape[1] // 2 * 2
+    zoom = math.ceil(360 / width)  # what psd_pixel.py sees is small
+    size = (zoom * width, zoom * height)
     writer = imageio_ffmpeg.write_frames(
-        str(temporary), (zoom * width, zoom * height), fps=fps, codec="libx264",
-        pix_fmt_out="yuv420p", macro_block_size=2, output_params=["-movflags", "+faststart"],
-    )  # fmt: skip
-    writer.send(None)
-    for t, frame in enumerate(env.frames):
+        str(path),
+        size,
+        fps=fps,
+        codec="libx264",
+        pix_fmt_out="yuv420p",
+        macro_block_size=2,
+        output_params=["-movflags", "+faststart"],
+    )
+    writer.send(None)  # starts it
+    for t, frame in enumerate(frames):
         frame = np.ascontiguousarray(frame[:height, :width])
         if zoom > 1:
-            size = (zoom * width, zoom * height)
             frame = cv2.resize(frame, size, interpolation=cv2.INTER_NEAREST)
-        text = f"{name}   step {t}"
-        text += "" if phase is None else f"   phase {np.degrees(phase[t]):3.0f} deg"
-        cv2.rectangle(frame, (0, 0), (300, 32), (0, 0, 0), -1)
-        cv2.putText(frame, text, (10, 22), 0, 0.55, (255, 255, 255), 1, cv2.LINE_AA)
-        if phase is not None:
-            centre, radius = (zoom * width - 40, 40), 24
-            hand = (np.cos(phase[t]), -np.sin(phase[t]))
-            tip = tuple(int(c + radius * h) for c, h in zip(centre, hand))
-            cv2.circle(frame, centre, radius, (255, 255, 255), 2, cv2.LINE_AA)
-            cv2.line(frame, centre, tip, (255, 255, 255), 1, cv2.LINE_AA)
-            cv2.circle(frame, tip, 6, (213, 94, 0), -1, cv2.LINE_AA)
+        text = f"{title}   step {t}"
+        if phases is not None:
+            text += f"   phase {np.degrees(phases[t]):3.0f} deg"
+        cv2.rectangle(frame, (0, 0), (300, 32), BLACK, -1)
+        cv2.putText(frame, text, (10, 22), 0, 0.55, WHITE, 1, cv2.LINE_AA)
+        if phases is not None:
+            draw_phase(frame, phases[t])
         writer.send(frame)
     writer.close()
-    env.close()
-    os.replace(temporary, path)
+
+
+def video_title(skill):
+    """What stands on each frame."""
+    if skill.L is None:
+        return f"skill {skill.index}"
+    if skill.z is None:
+        return f"L = {skill.L}"
+    return f"L = {skill.L}   z {skill.index}"
+
+
+def video_name(row, out):
+    """The file name, without its ending."""
+    if "L" not in row:
+        return f"{out.stem}_skill{row['skill']:02d}"
+    name = f"L{row['L']:03d}"
+    if "z" in row:
+        name += "_z" + "_".join(f"{component:+.2f}" for component in row["z"])
+    return name
+
+
+def write_videos(options, out, rows):
+    """One mp4 per row, named in the row."""
+    run, skills = prepare(options)
+    folder = out.parent / "videos"
+    folder.mkdir(exist_ok=True)
+    for skill, row in zip(tqdm(skills, "video", unit="skill", disable=None), rows):
+        path = folder / f"{video_name(row, out)}.mp4"
+        frames, phases, fps = film(run, skill, row, options.episodes)
+        temporary = path.with_suffix(".tmp.mp4")
+        with one_line_if_it_fails(path, temporary):
+            write_video(temporary, video_title(skill), frames, phases, fps)
+            os.replace(temporary, path)
+        row["video"] = f"videos/{path.name}"
 
 
 # --------------------------------------------- Output ---------------------------------------------
-def skill_table(result):
-    """The rows of a method without L: what periods there are, and nothing to hold them against."""
-    lines = ["skill period strongest peak return speed length agree".split()]
-    for row in result["skills"]:
-        strongest = 1 / row["dominant"][0]["frequency"] if row["dominant"] else None
-        line = [str(row["skill"]), "none" if row["period"] is None else f"{row['period']:.1f}"]
-        line.append("" if strongest is None else f"{strongest:.1f}")
-        for value in (row["peak"], row["return_error"], row["speed"]):
-            line.append("" if value is None else f"{value:.2f}")
-        line += [f"{row['episode_length']:.0f}", f"{row['agree']}/{result['episodes']}"]
-        lines.append(line)
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    text = ["  ".join(cell.rjust(w) for cell, w in zip(line, widths)) for line in lines]
-    s, found = result["summary"], result["summary"]["state_period"]
-    count = f"{s['with_period']} of {s['skills']} have a period"
-    if found["distinct"]:
-        count += f": {found['min']:.1f} to {found['max']:.1f} steps, {found['distinct']} distinct"
-    text.append(count)
-    return "\n".join(text)
+def cell(value, form):
+    """A number as text; nothing if it is unknown."""
+    return "" if value is None else form.format(value)
+
+
+def percent(fraction, form="{:.1f} %"):
+    return "" if fraction is None else form.format(100 * fraction)
+
+
+def period_cells(row, num_episodes):
+    """The row of a skill with L: heading and text of each column."""
+    cells = {
+        "": "" if row["trained"] else "*",
+        "L": str(row["L"]),
+        "2L": str(2 * row["L"]),
+        "period": cell(row["period"], "{:.1f}") or "none",
+        "error": percent(row["period_error"], "{:+.1f} %"),
+        "r_PSD": cell(row["r_psd"], "{:.2f}"),
+        "1-step": percent(row["one_step"]["error"]),
+        "L-step": percent(row["L_step"]["error"]),
+        "radius": cell(row["radius"], "{:.2f}"),
+        "return": cell(row["return_error"], "{:.2f}"),
+        "agree": f"{row['agree']}/{num_episodes}",
+    }
+    if "z" in row:
+        cells["z"] = " ".join(f"{component:+.2f}" for component in row["z"])
+        cells["distance"] = cell(row["distance"], "{:.2f}")
+        cells["off z"] = cell(row["direction_error"], "{:.0f} deg")
+    cells["verdict"] = row["verdict"]
+    return cells
+
+
+def skill_cells(row, num_episodes):
+    """The row of a skill without L: there is nothing to hold its period against."""
+    return {
+        "skill": str(row["skill"]),
+        "period": cell(row["period"], "{:.1f}") or "none",
+        "strongest": cell(strongest_period(row), "{:.1f}"),
+        "peak": cell(row["peak"], "{:.2f}"),
+        "return": cell(row["return_error"], "{:.2f}"),
+        "speed": cell(row["speed"], "{:.2f}"),
+        "length": f"{row['episode_length']:.0f}",
+        "agree": f"{row['agree']}/{num_episodes}",
+    }
+
+
+def period_summary(summary):
+    """The lines below the table of skills with L."""
+    within_5 = summary["within_5_percent"]
+    within_10 = summary["within_10_percent"]
+    trained_5 = summary["trained_within_5_percent"]
+    trained_10 = summary["trained_within_10_percent"]
+    line = f"{summary['skills']} skills: {within_5} within 5 %, {within_10} within 10 % of 2L; "
+    line += f"of the trained ones {trained_5} and {trained_10} of {summary['trained']}"
+    lines = [f"{line}   (* never trained)"]
+    travel = summary.get("travel")
+    if travel is not None and travel["distance"] is not None:
+        line = f"distance {travel['distance']:.2f}; "
+        line += f"at most {travel['direction_error']:.0f} deg off z "
+        lines.append(f"{line}({travel['common']:.0f} by one turn of axes for all L)")
+    return lines
+
+
+def skill_summary(summary):
+    """The line below the table of skills without L."""
+    found = summary["state_period"]
+    line = f"{summary['with_period']} of {summary['skills']} have a period"
+    if found["distinct"] > 0:
+        line += f": {found['min']:.1f} to {found['max']:.1f} steps, {found['distinct']} distinct"
+    return [line]
+
+
+def coloured(text):
+    """A verdict in green, yellow or red."""
+    shades = {"true": 32, "close": 33, "FALSE": 31}
+    shade = shades.get(text.split(":")[0])
+    return text if shade is None else f"\033[{shade}m{text}\033[0m"
 
 
 def table(result, colour=False):
-    """The rows that a person reads; a skill with a high reward and a false period stands in red."""
-    if "L" not in result["skills"][0]:
-        return skill_table(result)
-    head = "L 2L period error r_PSD 1-step L-step radius return agree verdict".split()
-    directed = "z" in result["skills"][0]
-    head[-1:-1] = ["z", "distance", "off z"] if directed else []
-    lines = [["", *head]]
-    percent = "{:+.1f} %".format
-    for row in result["skills"]:
-        error = [row["one_step"]["error"], row["L_step"]["error"]]
-        line = ["" if row["trained"] else "*", str(row["L"]), str(2 * row["L"])]
-        line.append("none" if row["period"] is None else f"{row['period']:.1f}")
-        line.append("" if row["period"] is None else percent(100 * row["period_error"]))
-        line.append(f"{row['r_psd']:.2f}")
-        line += ["" if e is None else f"{100 * e:.1f} %" for e in error]
-        line.append("" if row["radius"] is None else f"{row['radius']:.2f}")
-        line.append("" if row["return_error"] is None else f"{row['return_error']:.2f}")
-        line.append(f"{row['agree']}/{result['episodes']}")
-        if directed:
-            line.append(" ".join(f"{c:+.2f}" for c in row["z"]))
-            way, off = row["distance"], row["direction_error"]
-            line += ["" if way is None else f"{way:.2f}", "" if off is None else f"{off:.0f} deg"]
-        lines.append([*line, row["verdict"]])
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    shades = {"true": 32, "close": 33, "FALSE": 31}
-    text = []
-    for line in lines:
-        cells = [cell.rjust(width) for cell, width in zip(line[:-1], widths)]
-        shade = shades.get(line[-1].split(":")[0])
-        last = f"\033[{shade}m{line[-1]}\033[0m" if colour and shade else line[-1]
-        text.append("  ".join([*cells, last]))
-    s = result["summary"]
-    count = f"{s['within_5_percent']} within 5 %, {s['within_10_percent']} within 10 % of 2L"
-    own = f"{s['trained_within_5_percent']} and {s['trained_within_10_percent']} of {s['trained']}"
-    text.append(f"{s['skills']} skills: {count}; of the trained ones {own}   (* never trained)")
-    if directed and s["travel"]["distance"] is not None:
-        off = "at most {direction_error:.0f} deg off z ({common:.0f} by one turn of axes for all L)"
-        text.append(f"distance {s['travel']['distance']:.2f}; " + off.format(**s["travel"]))
-    return "\n".join(text)
+    """What a person reads, one line per skill; with `colour`, a false skill stands in red."""
+    has_L = "L" in result["skills"][0]
+    cells_of = period_cells if has_L else skill_cells
+    rows = [cells_of(row, result["episodes"]) for row in result["skills"]]
+    headings = {heading: heading for heading in rows[0]}
+    rows.insert(0, headings)
+    widths = {}
+    for heading in headings:
+        widths[heading] = max(len(row[heading]) for row in rows)
+    lines = []
+    for row in rows:
+        line = []
+        for heading, text in row.items():
+            if heading != "verdict":
+                text = text.rjust(widths[heading])
+            elif colour:
+                text = coloured(text)
+            line.append(text)
+        lines.append("  ".join(line))
+    lines += period_summary(result["summary"]) if has_L else skill_summary(result["summary"])
+    return "\n".join(lines)
+
+
+def is_ours(path):
+    """Is a file the JSON of evaluate.py?"""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and {"format", "skills", "summary"} <= content.keys()
+
+
+def check_output(out, video):
+    """Before any work: can the JSON be written, and is nothing else lost by it?"""
+    if not out.parent.is_dir():
+        fail(f"{out.parent} is missing: there is nowhere to write {out.name}")
+    if not os.access(out.parent, os.W_OK):
+        fail(f"{out.parent} cannot be written to: choose another --out")
+    if out.is_dir():
+        fail(f"--out {out} is a folder: give the name of a JSON file in it")
+    if os.path.lexists(out) and not is_ours(out):
+        fail(f"{out} exists and is no JSON of evaluate.py: choose another --out, or move it away")
+    videos = out.parent / "videos"
+    if video and videos.exists() and not videos.is_dir():
+        fail(f"{videos} is no folder: --video needs it for the videos")
+
+
+@contextlib.contextmanager
+def one_line_if_it_fails(path, temporary):
+    """A disk that is full, say: the temporary file goes, and what was at `path` stays."""
+    try:
+        yield
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        reason = error.strerror or error
+        fail(f"{path} cannot be written ({reason}): what was there before is unchanged")
 
 
 def write_json(path, result):
     """All or nothing, and the same bytes for the same result."""
+    text = json.dumps(result, separators=(",", ":"), allow_nan=False)
     temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(json.dumps(result, separators=(",", ":"), allow_nan=False) + "\n")
-    os.replace(temporary, path)
+    with one_line_if_it_fails(path, temporary):
+        with open(temporary, "w") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
 
 
 def main(argv=None):
     options = tyro.cli(Args, args=argv, description=__doc__)
     torch.set_num_threads(1)  # batches of a few states: more threads only wait for each other
+    name = "random.json" if options.random_actions else "evaluation.json"
     model = find_model(options.run)
-    default = "random.json" if options.random_actions else "evaluation.json"
-    out = Path(options.out) if options.out else model.with_name(default)
-    if not out.parent.is_dir():
-        fail(f"{out.parent} is missing: there is nowhere to write {out.name}")
+    out = Path(options.out) if options.out else model.with_name(name)
+    check_output(out, options.video)
     result = evaluate(options)
-    if options.video:
-        script, args, state, agent = load(model, options.device)
-        folder = out.parent / "videos"
-        folder.mkdir(exist_ok=True)
-        for row in tqdm(result["skills"], "video", unit="L", disable=None):
-            name = f"L{row['L']:03d}" if "L" in row else f"{out.stem}_skill{row['skill']:02d}"
-            if "L" in row and "z" in row:
-                name += "_z" + "_".join(f"{c:+.2f}" for c in row["z"])
-            path = folder / f"{name}.mp4"
-            write_video(path, script, args, state, agent, row, options)
-            row["video"] = f"videos/{path.name}"
     write_json(out, result)
-    print(table(result, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+    if options.video:
+        write_videos(options, out, result["skills"])
+        write_json(out, result)  # with the names of the videos
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(table(result, colour))
     print(f"wrote {out}")
 
 

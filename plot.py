@@ -10,19 +10,21 @@
     fig6   histograms of 1-step and L-step distances    fig12  their errors, mean over seeds
     fig7   PSD from pixels: what it sees, spectra       fig8   PSD with METRA: where z and L lead
     demo   circle and state of each L, side by side     periods measured period against L
-    report all of a run's figures
-    table1 downstream returns beside the paper's, from results/table1.json
+    report all figures of one run
 
-A figure is one function from runs to a matplotlib Figure, registered by `@figure`. A run: a folder
-that holds evaluation.json, or the JSON file itself.
+A figure is one function from runs to a matplotlib Figure, registered by `@figure`. A run is a
+folder that holds evaluation.json, or the JSON file itself. Table 1 is made by benchmark/grid.py.
 """
 
 import base64
 import html
 import io
 import json
+import math
+import os
 from collections import defaultdict, namedtuple
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -33,445 +35,812 @@ import tyro
 matplotlib.use("Agg")  # no screen needed
 import matplotlib.pyplot as plt  # noqa: E402
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart, and print in different greys
-BLUE, ORANGE, PURPLE, GREEN, GREY = "#0072B2", "#D55E00", "#CC79A7", "#009E73", "#707070"
+# Okabe and Ito's colours: colour-blind readers can tell them apart, and so can a grey printer
+BLUE = "#0072B2"
+ORANGE = "#D55E00"
+PURPLE = "#CC79A7"
+GREEN = "#009E73"
+GREY = "#707070"
 VERDICT_COLOURS = {"true": GREEN, "close": BLUE, "FALSE": ORANGE}
 STYLE = {
-    "figure.dpi": 150, "savefig.dpi": 200, "figure.constrained_layout.use": True,
-    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7,
-    "xtick.labelsize": 7, "ytick.labelsize": 7, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.linewidth": 0.6, "lines.linewidth": 1.0,
-    "legend.frameon": False, "svg.hashsalt": "psd", "svg.fonttype": "none",
-}  # fmt: skip
+    "figure.dpi": 150,
+    "savefig.dpi": 200,
+    "figure.constrained_layout.use": True,
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.0,
+    "legend.frameon": False,
+    "svg.hashsalt": "psd",
+    "svg.fonttype": "none",
+}
 WIDTH = 7.2  # inches, two columns of a page
 
-Run = namedtuple("Run", "path result")  # the folder, and the content of its JSON (None: none)
+Run = namedtuple("Run", "path result")  # the folder, and the content of its JSON (or None)
 FIGURES = {}
 
 
 def figure(function):
-    """Registers a figure under its name."""
+    """Registers a figure under the name of its function."""
     FIGURES[function.__name__] = function
     return function
 
 
-def fail(message):  # in one line, with a non-zero exit
+def fail(message):
+    """Ends the program with one line and a non-zero exit code."""
     raise SystemExit(f"plot.py: error: {' '.join(str(message).split())}")
 
 
 # -------------------------------------------- Reading ---------------------------------------------
-def read_run(path, needs_json=True):
-    """A folder that holds evaluation.json, or a JSON file of evaluate.py."""
+def evaluation_file(path):
+    """The JSON of a run: evaluation.json of a folder, or the file itself."""
     path = Path(path)
-    file = path / "evaluation.json" if path.is_dir() else path
-    folder = file.parent
+    if path.is_dir():
+        return path / "evaluation.json"
+    return path
+
+
+def read_run(path, needs_json=True):
+    """Reads and checks the JSON of a run. Without `needs_json` a folder may do without one."""
+    file = evaluation_file(path)
     if not file.is_file():
-        if not needs_json and path.is_dir():
-            return Run(path, None)
+        if Path(path).is_dir() and not needs_json:
+            return Run(Path(path), None)
         fail(f"{file} is missing: python evaluate.py {path} writes it")
     try:
-        result = json.loads(file.read_text())
-        result["skills"], result["summary"], result["switch"]  # noqa: B018
-    except (ValueError, KeyError, TypeError) as error:
-        fail(f"{file} is damaged, or not of evaluate.py ({type(error).__name__})")
-    return Run(folder, result)
+        text = file.read_text()
+        result = json.loads(text, parse_float=finite_number, parse_constant=finite_number)
+        check_result(result)
+    except OSError as error:
+        fail(f"{file} cannot be read ({error.strerror}): give a file that can be")
+    except (ValueError, RecursionError) as error:
+        advice = f"python evaluate.py {file.parent} writes it anew"
+        fail(f"{file} is damaged, or not of evaluate.py ({error}): {advice}")
+    return Run(file.parent, result)
+
+
+def finite_number(text):
+    """The number that stands in a JSON. Python would also take NaN, Infinity and 1e999."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
 
 
 def read_scalars(folder, tags):
-    """{tag: (steps, values)} of the TensorBoard files in a folder; a tag that isn't there is left
-    out."""
+    """{tag: (steps, values)} of the TensorBoard files in a folder. A tag may be missing."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    if not any(folder.glob("events.out.tfevents.*")):
+    if not has_scalars(folder):
         fail(f"{folder} has no TensorBoard files, from which this figure is drawn")
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
     scalars = {}
-    for tag in set(tags) & set(events.Tags()["scalars"]):
-        points = events.Scalars(tag)
-        scalars[tag] = np.array([[p.step, p.value] for p in points]).T
+    for tag in events.Tags()["scalars"]:
+        if tag in tags:
+            points = [(point.step, point.value) for point in events.Scalars(tag)]
+            scalars[tag] = np.array(points).T
     return scalars
 
 
-def trained_rows(result, most=6):
-    """The trained L, or all that there are; evenly fewer if there are too many to draw."""
-    rows = [row for row in result["skills"] if row["trained"]] or result["skills"]
-    if len(rows) > most:
-        rows = [rows[i] for i in np.round(np.linspace(0, len(rows) - 1, most)).astype(int)]
-    return rows
+def has_scalars(folder):
+    return any(folder.glob("events.out.tfevents.*"))
+
+
+# --------------------------------------------- Checks ---------------------------------------------
+NUMBER = (int, float)
+NUMBER_OR_NULL = (int, float, type(None))
+RESULT_FIELDS = {
+    "command": str,
+    "seed": int,
+    "episodes": int,
+    "versions": dict,
+    "run": str,
+    "script": str,
+    "env_id": str,
+    "epoch": int,
+    "global_step": int,
+    "args": dict,
+    "T": int,
+    "dt": NUMBER_OR_NULL,
+    "dimensions": list,
+    "skills": list,
+    "switch": (dict, type(None)),
+    "summary": dict,
+}
+SKILL_FIELDS = {"period": NUMBER_OR_NULL, "spectrum": list, "dominant": list, "states": list}
+SKILL_FIELDS_WITH_L = {  # what psd.py and its relatives have, and the baselines do not
+    "L": int,
+    "trained": bool,
+    "verdict": str,
+    "period_error": NUMBER_OR_NULL,
+    "r_psd": NUMBER_OR_NULL,
+    "radius": NUMBER_OR_NULL,
+    "return_error": NUMBER_OR_NULL,
+    "speed": NUMBER_OR_NULL,
+    "agree": int,
+    "one_step": dict,
+    "L_step": dict,
+    "latents": list,
+}
+DISTANCE_FIELDS = {"optimum": NUMBER, "error": NUMBER_OR_NULL, "histogram": list}
+SEGMENT_FIELDS = {"L": int, "start": int, "stop": int, "latents": list}
+SUMMARY_FIELDS_WITH_L = {
+    "skills": int,
+    "within_5_percent": int,
+    "within_10_percent": int,
+    "trained": int,
+    "trained_within_5_percent": int,
+    "trained_within_10_percent": int,
+}
+
+
+def check_result(result):
+    """Raises ValueError if a figure could not be drawn from this content of a JSON."""
+    check_fields(result, RESULT_FIELDS, "the file")
+    if not result["skills"]:
+        raise ValueError("'skills' is empty: no skill was evaluated")
+    if result["T"] < 1:
+        raise ValueError(f"'T' is {result['T']}, and an episode has at least one step")
+    if not result["dimensions"]:
+        raise ValueError("'dimensions' is empty: no state dimension was stored")
+    for dimension in result["dimensions"]:
+        check_fields(dimension, {"name": str, "unit": str}, "a dimension")
+    check_fields(result["summary"], {"state_period": dict}, "the summary")
+    spread = result["summary"]["state_period"]
+    check_fields(spread, {"distinct": int}, "'state_period' of the summary")
+    if spread["distinct"]:
+        check_fields(spread, {"min": NUMBER, "max": NUMBER}, "'state_period' of the summary")
+    check_fields(result["skills"][0], {}, "the first skill")
+    for row in result["skills"]:
+        check_skill(row, result)
+    if has_L(result):
+        if len({len(row["latents"][0]) for row in result["skills"]}) > 1:
+            raise ValueError("'latents' have different dimensions")
+        check_fields(result, {"bounds": list, "switch": dict}, "the file")
+        check_numbers(result["bounds"], 1, "'bounds'")
+        if len(result["bounds"]) < 2:
+            raise ValueError("'bounds' has no two numbers, L_min and L_max")
+        check_fields(result["summary"], SUMMARY_FIELDS_WITH_L, "the summary")
+        check_switch(result)
+    if has_z(result):
+        check_fields(result["summary"], {"travel": dict}, "the summary")
+        travel_fields = {"distance": NUMBER_OR_NULL, "direction_error": NUMBER_OR_NULL}
+        check_fields(result["summary"]["travel"], travel_fields, "the travel")
+
+
+def check_skill(row, result):
+    """Raises ValueError if an entry of `skills` lacks anything, or has another form."""
+    name = "a skill"
+    if has_L(result):
+        check_fields(row, SKILL_FIELDS_WITH_L, name)
+        check_L(row["L"])
+        name = f"the skill of L = {row['L']}"
+        check_numbers(row["latents"], 2, f"'latents' of {name}")
+        check_distance(row["one_step"], f"'one_step' of {name}")
+        check_distance(row["L_step"], f"'L_step' of {name}")
+        if verdict_kind(row) not in VERDICT_COLOURS:
+            known = ", ".join(VERDICT_COLOURS)
+            raise ValueError(f"{name} has the unknown verdict {row['verdict']!r}, not {known}")
+    else:
+        check_fields(row, {"skill": int}, name)
+    check_fields(row, SKILL_FIELDS, name)
+    check_numbers(row["spectrum"], 1, f"'spectrum' of {name}")
+    check_numbers(row["states"], 2, f"'states' of {name}")
+    if len(row["states"]) < len(result["dimensions"]):
+        raise ValueError(f"'states' of {name} has fewer rows than there are dimensions")
+    for peak in row["dominant"]:
+        check_fields(peak, {"frequency": NUMBER, "amplitude": NUMBER}, f"a peak of {name}")
+    if has_z(result):
+        check_fields(row, {"z": list}, name)
+        check_numbers(row["z"], 1, f"'z' of {name}")
+    if row.get("path") is not None:
+        check_numbers(row["path"], 2, f"'path' of {name}")
+    video = row.get("video", "")
+    if not isinstance(video, str) or "\0" in video:
+        raise ValueError(f"'video' of {name} is no file name")
+
+
+def check_switch(result):
+    """Raises ValueError if the rollout that switches L has another form."""
+    switch = result["switch"]
+    check_fields(switch, {"states": list, "segments": list}, "'switch'")
+    check_numbers(switch["states"], 2, "'states' of 'switch'")
+    if len(switch["states"]) < len(result["dimensions"]):
+        raise ValueError("'states' of 'switch' has fewer rows than there are dimensions")
+    if not switch["segments"]:
+        raise ValueError("'segments' of 'switch' is empty")
+    num_states = len(switch["states"][0])
+    for segment in switch["segments"]:
+        check_fields(segment, SEGMENT_FIELDS, "a segment")
+        check_L(segment["L"])
+        check_numbers(segment["latents"], 2, "'latents' of a segment")
+        if not 0 <= segment["start"] < segment["stop"] < num_states:
+            raise ValueError("a segment of 'switch' lies outside its states")
+
+
+def check_distance(distance, where):
+    check_fields(distance, DISTANCE_FIELDS, where)
+    check_numbers(distance["histogram"], 1, f"the histogram in {where}")
+
+
+def check_L(L):
+    if L < 1:
+        raise ValueError(f"an L is {L}, and the smallest is 1")
+
+
+def check_fields(holder, fields, where):
+    """Raises ValueError unless `holder` is a JSON object with these fields of these types."""
+    if not isinstance(holder, dict):
+        raise ValueError(f"{where} is not a JSON object")
+    for name, kind in fields.items():
+        if name not in holder:
+            raise ValueError(f"{where} has no {name!r}")
+        if not isinstance(holder[name], kind):
+            raise ValueError(f"{name!r} of {where} is a {type(holder[name]).__name__}")
+
+
+def check_numbers(values, num_axes, where):
+    """Raises ValueError unless `values` are numbers, nested `num_axes` deep, one at least."""
+    try:
+        array = np.array(values)
+    except ValueError:
+        raise ValueError(f"{where} has rows of different length") from None
+    if array.ndim != num_axes or array.size == 0:
+        raise ValueError(f"{where} is empty, or not nested as it should be")
+    if array.dtype.kind not in "iuf":
+        raise ValueError(f"{where} has something other than numbers")
 
 
 # ----------------------------------------- Parts of figures ---------------------------------------
+def trained_rows(result, most=6):
+    """The trained L, or all L if none was. If there are more than `most`, evenly fewer."""
+    rows = [row for row in result["skills"] if row["trained"]]
+    if not rows:
+        rows = result["skills"]
+    if len(rows) > most:
+        chosen = np.round(np.linspace(0, len(rows) - 1, most)).astype(int)
+        rows = [rows[i] for i in chosen]
+    return rows
+
+
 def method_of(result):
     """What was evaluated, in a few words."""
     args = result["args"]
+    script = result["script"]
     if result.get("actions") == "random":
         return "random actions"
-    if result["script"] == "diayn" and args["num_skills"] == 1:
+    if script == "diayn" and args.get("num_skills") == 1:
         return "SAC on $r_{ext}$"  # one skill: nothing to discriminate
-    extras = [("radius_coef", "radius"), ("ext_coef", "$r_{ext}$")]
-    terms = [name for key, name in extras if args.get(key)]
-    terms += ["independent encoders"] if args.get("mutual_conditioning") is False else []
     names = {"psd_metra": "PSD + METRA", "psd_pixel": "PSD from pixels"}
-    return " + ".join([names.get(result["script"], result["script"].upper()), *terms])
+    terms = [names.get(script, plain(script.upper()))]
+    if args.get("radius_coef"):
+        terms.append("radius")
+    if args.get("ext_coef"):
+        terms.append("$r_{ext}$")
+    if args.get("mutual_conditioning") is False:
+        terms.append("independent encoders")
+    return " + ".join(terms)
 
 
 def name_of(result):
-    return f"{result['env_id']}, {method_of(result)}"
+    return f"{plain(result['env_id'])}, {method_of(result)}"
+
+
+def plain(text):
+    """Text of a JSON as a figure can show it, without formulas between dollar signs."""
+    drawable = text.encode("utf-8", "replace").decode()  # JSON may have half a character
+    return drawable.replace("$", r"\$")
 
 
 def has_L(result):
-    return "L" in result["skills"][0]  # the baselines and the controls have not
+    return "L" in result["skills"][0]  # skills of the baselines and controls have no L
 
 
 def has_z(result):
-    return has_L(result) and "z" in result["skills"][0]  # psd_metra.py's: a grid of both
+    return has_L(result) and "z" in result["skills"][0]  # psd_metra.py: a grid of z and L
+
+
+def has_path(result):
+    return has_z(result) and all(row.get("path") for row in result["skills"])
 
 
 def has_frame(result):
-    return bool(result["switch"] and "frame" in result["switch"])  # psd_pixel.py's
+    return bool(result["switch"] and "frame" in result["switch"])  # psd_pixel.py
 
 
 def one_direction(run):
     """Of a grid of z and L, the rows of the first z: what figures about L alone can show."""
     if not (run.result and has_z(run.result)):
         return run
-    rows = run.result["skills"]
-    rows = [row for row in rows if row["z"] == rows[0]["z"]]
+    first_z = run.result["skills"][0]["z"]
+    rows = [row for row in run.result["skills"] if row["z"] == first_z]
     return run._replace(result={**run.result, "skills": rows})
 
 
 def shade_of(x):
-    return plt.get_cmap("viridis")(0.82 * x)  # its lightest colours are lost on paper
+    """A colour for x from 0 to 1. The lightest colours of the map would be lost on paper."""
+    return plt.get_cmap("viridis")(0.82 * x)
 
 
 def colours(rows, key="L"):
-    """{L: colour}, from dark to light with L (or another key)."""
-    periods = [row[key] for row in rows]
-    low, span = min(periods), max(max(periods) - min(periods), 1)
-    return {L: shade_of((L - low) / span) for L in periods}
+    """{L: colour}, from dark to light with L (or with another key)."""
+    values = [row[key] for row in rows]
+    low = min(values)
+    span = max(max(values) - low, 1)
+    return {value: shade_of((value - low) / span) for value in values}
 
 
 def step_label(result):
-    return "step" if not result["dt"] else f"step (of {result['dt']:g} s)"
+    if not result["dt"]:
+        return "step"
+    return f"step (of {result['dt']:g} s)"
 
 
 def label_of(dimension, separator=" "):
-    unit = "" if dimension["unit"] == "1" else f"{separator}[{dimension['unit']}]"
-    return dimension["name"] + unit
+    """The name of a state dimension, with its unit where it has one."""
+    name = plain(dimension["name"])
+    if dimension["unit"] == "1":
+        return name
+    return f"{name}{separator}[{plain(dimension['unit'])}]"
 
 
 def period_text(row):
-    return "no period" if row["period"] is None else f"period {row['period']:.1f}"
+    if row["period"] is None:
+        return "no period"
+    return f"period {row['period']:.1f}"
 
 
-def verdict_colour(row):
-    return VERDICT_COLOURS[row["verdict"].split(":")[0]]
+def verdict_kind(row):
+    return row["verdict"].split(":")[0]  # "FALSE: too fast" is a kind of FALSE
 
 
 def principal_plane(latents):
-    """The two directions (d, 2) in which latents (n, d) vary most. The latents are projected
-    without being centred, so that the origin, which Eq. (4) makes the centre, stays in view."""
-    z = np.atleast_2d(np.asarray(latents, float))
-    directions = np.linalg.svd(z - z.mean(axis=0), full_matrices=False)[2][:2].T
-    pad = 2 - directions.shape[1]
-    return np.pad(directions, ((0, 0), (0, pad)))
+    """The two directions (d, 2) in which latents (n, d) vary most.
+
+    The latents are projected without being centred: the origin, which Eq. (4) makes the centre,
+    stays in view."""
+    latents = np.atleast_2d(np.asarray(latents, float))
+    centred = latents - latents.mean(axis=0)
+    _, _, directions = np.linalg.svd(centred, full_matrices=False)
+    plane = directions[:2].T
+    missing = 2 - plane.shape[1]  # latents of one dimension have only one direction
+    return np.pad(plane, ((0, 0), (0, missing)))
 
 
 def draw_circle(ax, latents, L, colour, plane=None, label=None):
-    """A latent trajectory in its plane, over the circle of diameter L that it should follow."""
-    z = np.asarray(latents, float)
-    xy = z @ (principal_plane(z) if plane is None else plane)
-    ax.add_patch(plt.Circle((0, 0), L / 2, fill=False, ec=GREY, lw=0.6, ls=(0, (4, 3)), zorder=1))
-    ax.plot(*xy.T, "-", color=colour, lw=0.5, alpha=0.6)
-    ax.plot(*xy.T, "o", color=colour, ms=1.6, label=label, rasterized=len(xy) > 2000)
+    """A latent trajectory in its plane, over the circle of diameter L that it should follow.
+
+    Returns how far from the origin the drawing reaches."""
+    latents = np.asarray(latents, float)
+    if plane is None:
+        plane = principal_plane(latents)
+    x, y = (latents @ plane).T
+    dashes = (0, (4, 3))
+    ideal = plt.Circle((0, 0), L / 2, fill=False, ec=GREY, lw=0.6, ls=dashes, zorder=1)
+    ax.add_patch(ideal)
+    ax.plot(x, y, "-", color=colour, lw=0.5, alpha=0.6)
+    ax.plot(x, y, "o", color=colour, ms=1.6, label=label, rasterized=len(x) > 2000)
     ax.plot(0, 0, "+", color="black", ms=4, mew=0.6)
     ax.set_aspect("equal")
-    return float(np.abs(xy).max())
+    return max(L / 2, float(np.abs(x).max()), float(np.abs(y).max()))
 
 
 def square(ax, limit):
     ax.set(xlim=(-limit, limit), ylim=(-limit, limit))
 
 
-def draw_switch(fig, run):
-    """Figure 5 for one run, in a figure or a part of one: states, and the circle of each L."""
-    result, switch = run.result, run.result["switch"]
-    segments, names = switch["segments"], result["dimensions"][:2]
-    shades = colours(segments)
-    ratios = [1.0] * len(names) + [2.0]
-    grid = fig.add_gridspec(len(ratios), len(segments), height_ratios=ratios)
-    for i, name in enumerate(names):
-        ax = fig.add_subplot(grid[i, :])
-        states = np.array(switch["states"][i], float)
-        for segment in segments:
-            t = np.arange(segment["start"], segment["stop"] + 1)
-            ax.plot(t, states[t], color=shades[segment["L"]])
-            for mark in range(segment["start"], segment["stop"] + 1, 2 * segment["L"]):
-                ax.axvline(mark, color=GREY, lw=0.4, ls=":", zorder=0)
-            if i == 0:
-                middle = (segment["start"] + segment["stop"]) / 2
-                text = f"L = {segment['L']}"
-                ax.annotate(text, (middle, 1.02), xycoords=("data", "axes fraction"), ha="center")
-        ax.set_xlim(0, segments[-1]["stop"])
-        ax.set_ylabel(label_of(name, "\n"), fontsize=7)
-        if i < len(names) - 1:
-            ax.tick_params(labelbottom=False)
-        else:
-            ax.set_xlabel(f"{step_label(result)}; dotted lines are 2L apart")
-    axes = [fig.add_subplot(grid[-1, i]) for i in range(len(segments))]
-    limit = 0.0
-    rows = {row["L"]: row for row in result["skills"]}
-    for ax, segment in zip(axes, segments):
-        L = segment["L"]
-        limit = max(limit, draw_circle(ax, segment["latents"], L, shades[L]), L / 2)
-        row = rows.get(L)
-        ax.set_title(f"2L = {2 * L}" + (f"\n{period_text(row)}" if row else ""))
-        ax.set_xlabel("latent PC 1")
-    for ax in axes:
-        square(ax, 1.1 * limit)
-        ax.sharey(axes[0])
-        ax.tick_params(labelleft=ax is axes[0])
-    axes[0].set_ylabel("latent PC 2")
-    fig.suptitle(name_of(result), fontsize=9)
+def mark_every_2L(ax, start, stop, L):
+    for mark in range(start, stop, 2 * L):
+        ax.axvline(mark, color=GREY, lw=0.4, ls=":", zorder=0)
 
 
-def panels(runs, height, width=None, **kwargs):
-    """A row of axes, one for each run."""
-    width = width or min(WIDTH, 3.4 * len(runs))
-    fig, axes = plt.subplots(1, len(runs), figsize=(width, height), squeeze=False, **kwargs)
+def whole_numbers(axis):
+    axis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+
+
+def panels(num_panels, height):
+    """A figure with a row of axes."""
+    size = (min(WIDTH, 3.4 * num_panels), height)
+    fig, axes = plt.subplots(1, num_panels, figsize=size, squeeze=False)
     return fig, axes[0]
+
+
+def stacked_parts(runs, height):
+    """A figure with one part per run, one below the other."""
+    fig = plt.figure(figsize=(WIDTH, height * len(runs)))
+    parts = fig.subfigures(len(runs), 1, squeeze=False)
+    return fig, parts[:, 0]
+
+
+# ---------------------------------- The spectra of Figures 3 and 7 --------------------------------
+def skill_key(result):
+    """What the skills of a run are numbered by."""
+    return "L" if has_L(result) else "skill"
+
+
+def plot_spectrum(ax, row, colour, width=0.8):
+    amplitude = np.array(row["spectrum"], float)
+    frequency = np.linspace(0, 0.5, len(amplitude), endpoint=False)
+    ax.plot(frequency, amplitude, color=colour, lw=width)
+
+
+def frequency_limit(result, num_peaks):
+    """Where the axis of frequencies ends: beyond the strongest peaks, and beyond 1/L."""
+    found = []
+    for row in result["skills"]:
+        found += [peak["frequency"] for peak in row["dominant"][:num_peaks]]
+        if has_L(result):
+            found.append(1 / row["L"])
+    furthest = max(found, default=0.4)
+    return min(0.5, 1.25 * furthest)
+
+
+def draw_spectra(spectrum_ax, bar_ax, result, num_peaks, limit, bar_width):
+    """The spectrum of each skill, and its strongest frequencies as bars; dotted: 1/(2L).
+
+    Returns the colour of each skill."""
+    key = skill_key(result)
+    shades = colours(result["skills"], key)
+    bars = []
+    tallest = 0.1  # at least: what hardly moves should look like it
+    for row in result["skills"]:
+        shade = shades[row[key]]
+        plot_spectrum(spectrum_ax, row, shade)
+        tallest = max(tallest, max(row["spectrum"]))
+        for peak in row["dominant"][:num_peaks]:
+            bars.append((peak["amplitude"], peak["frequency"], shade))
+            tallest = max(tallest, peak["amplitude"])
+    bars.sort(key=lambda bar: bar[0], reverse=True)  # short bars in front of tall ones
+    for amplitude, frequency, shade in bars:
+        bar_ax.bar(frequency, amplitude, width=bar_width, color=shade, edgecolor="white", lw=0.2)
+    for ax in (spectrum_ax, bar_ax):
+        for row in result["skills"]:
+            if row.get("trained"):
+                ax.axvline(1 / (2 * row["L"]), color=GREY, lw=0.5, ls=":", zorder=0)
+        ax.set(xlim=(0, limit), ylim=(0, 1.05 * tallest))
+    bar_ax.set_xlabel("frequency [1/step]")
+    return shades
+
+
+def add_colour_bar(fig, axes, shades, label, aspect):
+    """Which colour stands for which L or skill."""
+    low = min(shades)
+    high = max(max(shades), low + 1)
+    scale = matplotlib.colors.ListedColormap([shade_of(i / 99) for i in range(100)])
+    mappable = plt.cm.ScalarMappable(plt.Normalize(low, high), scale)
+    bar = fig.colorbar(mappable, ax=axes, pad=0.02, aspect=aspect)
+    bar.set_label(label, labelpad=2)
+    whole_numbers(bar.ax.yaxis)
 
 
 # -------------------------------------------- Figures ---------------------------------------------
 @figure
 def fig1(runs):
     """Figure 1: the circles of several L in one latent space."""
-    fig, axes = panels(runs, 3.5)
+    fig, axes = panels(len(runs), 3.5)
     for ax, run in zip(axes, runs):
         rows = trained_rows(run.result)
-        shades, clouds = colours(rows), [np.array(row["latents"], float) for row in rows]
-        plane, kept = principal_plane(np.concatenate(clouds)), 1.0
-        for z in clouds:
-            seen = (z @ plane).var(axis=0).sum() / max(z.var(axis=0).sum(), 1e-12)
-            kept = min(kept, seen)
-        one = kept > 0.8  # else the circles lie in different planes, and one view would squash some
+        shades = colours(rows)
+        plane = principal_plane(np.concatenate([row["latents"] for row in rows]))
+        kept = min(variance_kept(row["latents"], plane) for row in rows)
+        # Circles that lie in different planes are drawn each in its own: one view would squash some
+        in_one_plane = kept > 0.8
         limit = 0.0
-        for row, z in list(zip(rows, clouds))[::-1]:
-            L, label = row["L"], f"L = {row['L']}, {period_text(row)}"
-            limit = max(
-                limit, L / 2, draw_circle(ax, z, L, shades[L], plane if one else None, label)
-            )
+        for row in reversed(rows):
+            L = row["L"]
+            label = f"L = {L}, {period_text(row)}"
+            view = plane if in_one_plane else None
+            reach = draw_circle(ax, row["latents"], L, shades[L], view, label)
+            limit = max(limit, reach)
         square(ax, 1.08 * limit)
-        where = "one plane" if one else "each in its own plane"
-        where += f", {100 * kept:.0f} % of variance" if one and kept < 0.99 else ""
-        title = f"{name_of(run.result)}\n({where}; dashed: diameter L)"
-        ax.set(xlabel="latent PC 1", ylabel="latent PC 2", title=title)
+        if not in_one_plane:
+            where = "each in its own plane"
+        elif kept < 0.99:
+            where = f"one plane, {100 * kept:.0f} % of variance"
+        else:
+            where = "one plane"
+        ax.set_title(f"{name_of(run.result)}\n({where}; dashed: diameter L)")
+        ax.set(xlabel="latent PC 1", ylabel="latent PC 2")
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), markerscale=2, ncols=2)
     return fig
+
+
+def variance_kept(latents, plane):
+    """The share of the variance of latents (n, d) that is seen in a plane (d, 2)."""
+    latents = np.array(latents, float)
+    total = latents.var(axis=0).sum()
+    seen = (latents @ plane).var(axis=0).sum()
+    return min(1.0, seen / max(total, 1e-12))
 
 
 @figure
 def fig3(runs):
     """Figure 3: the spectrum of each skill, and its four strongest frequencies as bars."""
-    count = min(len(runs), 4)  # columns; more runs go below
-    lines, one_env = -(-len(runs) // count), len({run.result["env_id"] for run in runs}) == 1
-    size = (min(WIDTH, 3.8 * count) * (1.3 if count > 2 else 1.0), 3.8 * lines)
-    fig, axes = plt.subplots(2 * lines, count, figsize=size, squeeze=False)
-    right = 0.0  # one axis of frequencies for all: what is fast and slow is seen side by side
-    for run in runs:
-        rows = run.result["skills"]
-        found = [d["frequency"] for row in rows for d in row["dominant"]]
-        found += [1 / row["L"] for row in rows if has_L(run.result)]
-        right = max(right, min(0.5, 1.25 * max(found, default=0.4)))
-    for i in range(lines * count):
-        line, column = divmod(i, count)
-        top, bottom = axes[2 * line : 2 * line + 2, column]
+    num_columns = min(len(runs), 4)  # more runs go below
+    num_lines = math.ceil(len(runs) / num_columns)
+    narrow = num_columns > 2
+    width = min(WIDTH, 3.8 * num_columns)
+    if narrow:
+        width *= 1.3
+    size = (width, 3.8 * num_lines)
+    fig, axes = plt.subplots(2 * num_lines, num_columns, figsize=size, squeeze=False)
+    # One axis of frequencies for all runs: what is fast and what is slow is seen side by side
+    limit = max(frequency_limit(run.result, num_peaks=4) for run in runs)
+    one_env = len({run.result["env_id"] for run in runs}) == 1
+    for i in range(num_lines * num_columns):
+        line, column = divmod(i, num_columns)
+        top = axes[2 * line, column]
+        bottom = axes[2 * line + 1, column]
         if i >= len(runs):
             top.set_axis_off()
             bottom.set_axis_off()
             continue
         result = runs[i].result
-        rows, key = result["skills"], "L" if has_L(result) else "skill"
-        shades, bars = colours(rows, key), []
-        for row in rows:
-            amplitude = np.array(row["spectrum"], float)
-            frequency = np.linspace(0, 0.5, len(amplitude), endpoint=False)
-            top.plot(frequency, amplitude, color=shades[row[key]], lw=0.8)
-            bars += [(d["frequency"], d["amplitude"], row[key]) for d in row["dominant"]]
-        for f, a, k in sorted(bars, key=lambda bar: -bar[1]):  # short bars in front of tall ones
-            bottom.bar(f, a, width=0.01 * right, color=shades[k], edgecolor="white", lw=0.2)
-        for row in rows:
-            if key == "L" and row["trained"]:
-                x = 1 / (2 * row["L"])
-                for ax in (top, bottom):
-                    ax.axvline(x, color=GREY, lw=0.5, ls=":", zorder=0)
-        tallest = max([b[1] for b in bars] + [max(row["spectrum"]) for row in rows])
-        for ax in (top, bottom):  # a tenth at least: what hardly moves should look like it
-            ax.set(xlim=(0, right), ylim=(0, 1.05 * max(tallest, 0.1)))
+        shades = draw_spectra(top, bottom, result, 4, limit, bar_width=0.01 * limit)
         top.tick_params(labelbottom=False)
-        having = sum(row["period"] is not None for row in rows)
-        distinct = result["summary"]["state_period"]["distinct"]
         name = method_of(result) if one_env else name_of(result)
-        text = f"{having} of {len(rows)} have a period"
-        top.set_title(f"{name}\n{text}, {distinct} distinct" if having else f"{name}\n{text}")
-        bottom.set_xlabel("frequency [1/step]")
-        low, high = min(shades), max(shades)
-        scale = matplotlib.colors.ListedColormap([shade_of(j / 99) for j in range(100)])
-        mappable = plt.cm.ScalarMappable(plt.Normalize(low, max(high, low + 1)), scale)
-        bar = fig.colorbar(mappable, ax=[top, bottom], pad=0.02, aspect=40)
-        name = "L [steps]" if count > 2 else "period variable L [steps]"
-        bar.set_label(name if key == "L" else "skill", labelpad=2)
-        bar.ax.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+        top.set_title(f"{name}\n{count_of_periods(result)}")
+        if skill_key(result) == "skill":
+            label = "skill"
+        elif narrow:
+            label = "L [steps]"
+        else:
+            label = "period variable L [steps]"
+        add_colour_bar(fig, [top, bottom], shades, label, aspect=40)
         if column == 0:
             top.set_ylabel("spectrum\n[std of random actions]")
             bottom.set_ylabel("four strongest\n[std of random actions]")
-    where = f"{runs[0].result['env_id']}: " if one_env else ""
-    dotted = "; dotted: 1/(2L) of the trained L" if any(has_L(r.result) for r in runs) else ""
-    fig.suptitle(f"{where}spectrum of each skill{dotted}", fontsize=9)
+    title = "spectrum of each skill"
+    if one_env:
+        title = f"{plain(runs[0].result['env_id'])}: {title}"
+    if any(has_L(run.result) for run in runs):
+        title += "; dotted: 1/(2L) of the trained L"
+    fig.suptitle(title, fontsize=9)
     return fig
+
+
+def count_of_periods(result):
+    """How many skills have a period, and how many of these periods differ."""
+    rows = result["skills"]
+    count = sum(row["period"] is not None for row in rows)
+    text = f"{count} of {len(rows)} have a period"
+    if count:
+        text += f", {result['summary']['state_period']['distinct']} distinct"
+    return text
 
 
 @figure
 def fig5(runs):
     """Figure 5: states and latent circles while L switches within an episode."""
-    fig = plt.figure(figsize=(WIDTH, 3.9 * len(runs)))
-    parts = fig.subfigures(len(runs), 1, squeeze=False)[:, 0]
+    fig, parts = stacked_parts(runs, 3.9)
     for part, run in zip(parts, runs):
-        draw_switch(part, run)
+        draw_switch(part, run.result)
     return fig
+
+
+def draw_switch(part, result):
+    """Figure 5 for one run: two state dimensions above, the circle of each L below."""
+    segments = result["switch"]["segments"]
+    dimensions = result["dimensions"][:2]
+    shades = colours(segments)
+    heights = [1.0] * len(dimensions) + [2.0]
+    grid = part.add_gridspec(len(heights), len(segments), height_ratios=heights)
+    for i, dimension in enumerate(dimensions):
+        ax = part.add_subplot(grid[i, :])
+        draw_switching_state(ax, result["switch"]["states"][i], segments, shades)
+        ax.set_ylabel(label_of(dimension, "\n"), fontsize=7)
+        if i == 0:
+            for segment in segments:
+                middle = (segment["start"] + segment["stop"]) / 2
+                place = {"xy": (middle, 1.02), "xycoords": ("data", "axes fraction")}
+                ax.annotate(f"L = {segment['L']}", **place, ha="center")
+        if i == len(dimensions) - 1:
+            ax.set_xlabel(f"{step_label(result)}; dotted lines are 2L apart")
+        else:
+            ax.tick_params(labelbottom=False)
+    rows = {row["L"]: row for row in result["skills"]}
+    axes = []
+    limit = 0.0
+    for i, segment in enumerate(segments):
+        L = segment["L"]
+        ax = part.add_subplot(grid[-1, i])
+        reach = draw_circle(ax, segment["latents"], L, shades[L])
+        limit = max(limit, reach)
+        title = f"2L = {2 * L}"
+        if L in rows:
+            title += f"\n{period_text(rows[L])}"
+        ax.set_title(title)
+        ax.set_xlabel("latent PC 1")
+        axes.append(ax)
+    for ax in axes:
+        square(ax, 1.1 * limit)
+        ax.sharey(axes[0])
+        ax.tick_params(labelleft=ax is axes[0])
+    axes[0].set_ylabel("latent PC 2")
+    part.suptitle(name_of(result), fontsize=9)
+
+
+def draw_switching_state(ax, values, segments, shades):
+    """One state dimension over time, in the colour of the L that is on."""
+    values = np.array(values, float)
+    for segment in segments:
+        end = segment["stop"] + 1
+        t = np.arange(segment["start"], end)
+        ax.plot(t, values[t], color=shades[segment["L"]])
+        mark_every_2L(ax, segment["start"], end, segment["L"])
+    ax.set_xlim(0, segments[-1]["stop"])
+
+
+KINDS_OF_DISTANCE = [("one_step", "1-step", BLUE), ("L_step", "L-step", ORANGE)]
 
 
 @figure
 def fig6(runs):
     """Figure 6: histograms of the latent distances against their optima."""
-    count = max(len(trained_rows(run.result, 4)) for run in runs)
-    fig = plt.figure(figsize=(WIDTH, 2.9 * len(runs)))
-    parts = fig.subfigures(len(runs), 1, squeeze=False)[:, 0]
-    kinds = [("one_step", "1-step", BLUE), ("L_step", "L-step", ORANGE)]
+    num_columns = max(len(trained_rows(run.result, 4)) for run in runs)
+    widths = [1.0] * num_columns + [1.1]
+    fig, parts = stacked_parts(runs, 2.9)
     for part, run in zip(parts, runs):
         rows = trained_rows(run.result, 4)
-        axes = part.subplots(2, count + 1, squeeze=False, width_ratios=[1] * count + [1.1])
-        for row, column in zip(rows, axes.T):
-            for ax, (kind, name, colour) in zip(column, kinds):
-                d = row[kind]
-                edges = np.linspace(0, 1.5 * d["optimum"], len(d["histogram"]) + 1)
-                ax.stairs(d["histogram"], edges, fill=True, color=colour)
-                ax.axvline(d["optimum"], color="black", lw=0.8, ls="--")
-                error = "no pairs" if d["error"] is None else f"error {100 * d['error']:.1f} %"
-                ax.set_title(f"{name}, {error}", fontsize=7)
-                ax.set_xlim(0, edges[-1])
-            column[0].set_title(f"L = {row['L']}\n" + column[0].get_title(), fontsize=7)
-            column[1].set_xlabel("latent distance", fontsize=7)
-        for i, (kind, name, colour) in enumerate(kinds):
-            axes[i, 0].set_ylabel("transitions")
-            ax, x = axes[i, -1], np.arange(len(rows))
-            ax.bar(x, [100 * (row[kind]["error"] or 0) for row in rows], color=colour, width=0.6)
-            ax.set_xticks(x, [str(row["L"]) for row in rows])
-            ax.set_ylabel(f"{name} error [%]", fontsize=7)
+        axes = part.subplots(2, num_columns + 1, squeeze=False, width_ratios=widths)
+        for line, (kind, name, colour) in zip(axes, KINDS_OF_DISTANCE):
+            for ax, row in zip(line, rows):
+                draw_histogram(ax, row[kind], name, colour)
+            line[0].set_ylabel("transitions")
+            draw_errors(line[-1], [row[kind]["error"] for row in rows], colour)
+            line[-1].set_xticks(range(len(rows)), [str(row["L"]) for row in rows])
+            line[-1].set_ylabel(f"{name} error [%]", fontsize=7)
+        for top, bottom, row in zip(axes[0], axes[1], rows):
+            top.set_title(f"L = {row['L']}\n{top.get_title()}", fontsize=7)
+            bottom.set_xlabel("latent distance", fontsize=7)
         axes[1, -1].set_xlabel("L")
-        for ax in axes[:, len(rows) : -1].flat:
+        unused = axes[:, len(rows) : -1]
+        for ax in unused.flat:
             ax.set_axis_off()
         part.suptitle(f"{name_of(run.result)}: dashed, the optimum", fontsize=9)
     return fig
 
 
+def draw_histogram(ax, distance, name, colour):
+    edges = np.linspace(0, 1.5 * distance["optimum"], len(distance["histogram"]) + 1)
+    ax.stairs(distance["histogram"], edges, fill=True, color=colour)
+    ax.axvline(distance["optimum"], color="black", lw=0.8, ls="--")
+    ax.set_xlim(0, edges[-1])
+    if distance["error"] is None:
+        ax.set_title(f"{name}, no pairs", fontsize=7)
+    else:
+        ax.set_title(f"{name}, error {100 * distance['error']:.1f} %", fontsize=7)
+
+
+def draw_errors(ax, errors, colour):
+    percent = [100 * (error or 0) for error in errors]
+    ax.bar(range(len(errors)), percent, color=colour, width=0.6)
+
+
 @figure
 def fig7(runs):
     """Figure 7: what PSD from pixels sees, the spectrum of each L, and its strongest peaks."""
-    fig, axes = plt.subplots(len(runs), 3, figsize=(WIDTH, 2.5 * len(runs)), squeeze=False,
-                             width_ratios=[1.0, 1.5, 1.5])  # fmt: skip
+    size = (WIDTH, 2.5 * len(runs))
+    widths = [1.0, 1.5, 1.5]
+    fig, axes = plt.subplots(len(runs), 3, figsize=size, squeeze=False, width_ratios=widths)
     for (left, middle, right), run in zip(axes, runs):
-        result, rows = run.result, run.result["skills"]
-        image = plt.imread(io.BytesIO(base64.b64decode(result["switch"]["frame"])))
-        left.imshow(image, interpolation="nearest")
+        result = run.result
+        left.imshow(seen_frame(run), interpolation="nearest")
         left.set_axis_off()
-        frames = f"the newest of {result['args']['frame_stack']} frames"
-        left.set_title(f"{result['env_id']}\n{method_of(result)}\n{frames}")
-        shades, bars = colours(rows), []
-        for row in rows:
-            frequency = np.linspace(0, 0.5, len(row["spectrum"]), endpoint=False)
-            middle.plot(frequency, row["spectrum"], color=shades[row["L"]], lw=0.8)
-            bars += [(d["frequency"], d["amplitude"], row["L"]) for d in row["dominant"][:3]]
-        furthest = max([bar[0] for bar in bars] + [1 / row["L"] for row in rows])
-        limit = min(0.5, 1.25 * furthest)
-        for f, a, L in sorted(bars, key=lambda bar: -bar[1]):  # short bars in front of tall ones
-            right.bar(f, a, width=0.015 * limit, color=shades[L], edgecolor="white", lw=0.2)
-        tallest = max([bar[1] for bar in bars] + [max(row["spectrum"]) for row in rows])
-        for ax in (middle, right):
-            for row in rows:
-                if row["trained"]:
-                    ax.axvline(1 / (2 * row["L"]), color=GREY, lw=0.5, ls=":", zorder=0)
-            ax.set(xlim=(0, limit), ylim=(0, 1.05 * max(tallest, 0.1)))
-            ax.set_xlabel("frequency [1/step]")
+        frames = f"the newest of {result['args'].get('frame_stack')} frames"
+        left.set_title(f"{plain(result['env_id'])}\n{method_of(result)}\n{frames}")
+        limit = frequency_limit(result, num_peaks=3)
+        shades = draw_spectra(middle, right, result, 3, limit, bar_width=0.015 * limit)
+        middle.set_xlabel("frequency [1/step]")
         middle.set_ylabel("amplitude\n[std of random actions]")
         middle.set_title("spectrum; dotted: 1/(2L) of the trained L")
         right.set_title("three strongest frequencies of each L")
-        scale = matplotlib.colors.ListedColormap([shade_of(j / 99) for j in range(100)])
-        low, high = min(shades), max(shades)
-        mappable = plt.cm.ScalarMappable(plt.Normalize(low, max(high, low + 1)), scale)
-        bar = fig.colorbar(mappable, ax=right, pad=0.02, aspect=30)
-        bar.set_label("period variable L [steps]", labelpad=2)
-        bar.ax.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+        add_colour_bar(fig, right, shades, "period variable L [steps]", aspect=30)
     return fig
+
+
+def seen_frame(run):
+    """The picture that the agent sees, of psd_pixel.py's runs."""
+    try:
+        content = base64.b64decode(run.result["switch"]["frame"])
+        return plt.imread(io.BytesIO(content))
+    except (TypeError, ValueError, OSError, SyntaxError):  # the last is Pillow's, of a broken PNG
+        fail(f"the frame in the JSON of {run.path} is no PNG: evaluate.py writes it anew")
 
 
 @figure
 def fig8(runs):
     """Figure 8: where the skills (z, L) of PSD with METRA go, and their spectra, coloured by L."""
-    fig, axes = plt.subplots(len(runs), 2, figsize=(WIDTH, 3.1 * len(runs)), squeeze=False)
+    size = (WIDTH, 3.1 * len(runs))
+    fig, axes = plt.subplots(len(runs), 2, figsize=size, squeeze=False)
     for (left, right), run in zip(axes, runs):
-        result, rows = run.result, run.result["skills"]
-        shades, planar = colours(rows), len(rows[0]["path"]) == 1
-        for row in rows:
-            x, *y = (np.array(c, float) for c in row["path"])  # one path of each (z, L)
-            xy = (np.arange(len(x)), x) if planar else (x, y[0])
-            left.plot(*xy, color=shades[row["L"]], lw=0.8)
-            left.plot(xy[0][-1], xy[1][-1], "o", color=shades[row["L"]], ms=2.5)
-            frequency = np.linspace(0, 0.5, len(row["spectrum"]), endpoint=False)
-            right.plot(frequency, row["spectrum"], color=shades[row["L"]], lw=0.7)
-        if planar:
-            left.set(xlabel=step_label(result), ylabel="x [m]")
-        else:
-            left.set(xlabel="x [m]", ylabel="y [m]")
-            left.set_aspect("equal", adjustable="datalim")
-        mean, off = (result["summary"]["travel"][key] for key in ("distance", "direction_error"))
-        away = "" if mean is None else f"\nmean distance {mean:.1f} m, at most {off:.0f}° off z"
-        left.set_title(name_of(result) + away)
-        for L, shade in shades.items():
-            right.axvline(1 / (2 * L), color=shade, lw=0.6, ls=":", zorder=0)
-            found = [row["period"] for row in rows if row["L"] == L and row["period"]]
-            count = sum(row["L"] == L for row in rows)
-            text = f": period {np.median(found):.1f}" if found else ": no period"
-            text += f" ({len(found)} of {count})" if len(found) < count else ""
-            right.plot([], [], color=shade, label=f"L = {L}{text}")
-        amplitude = np.array([row["spectrum"] for row in rows], float)
-        seen = np.flatnonzero((amplitude > 0.05 * amplitude.max()).any(axis=0))
-        last = frequency[seen[-1]] if len(seen) else 0.0
-        right.set(xlim=(0, min(0.5, 1.25 * max(last, 1 / min(shades)))), ylim=(0, None))
-        right.set(xlabel="frequency [1/step]", ylabel="spectrum\n[std of random actions]")
-        right.set_title("dotted: 1/(2L); in the legend: median over z")
-        right.legend(loc="upper right")
+        draw_paths(left, run.result)
+        draw_spectra_by_L(right, run.result)
     return fig
+
+
+def draw_paths(ax, result):
+    """One path per (z, L): seen from above, or x over time for a robot that moves in a plane."""
+    shades = colours(result["skills"])
+    planar = len(result["skills"][0]["path"]) == 1
+    for row in result["skills"]:
+        if planar:
+            y = row["path"][0]
+            x = range(len(y))
+        else:
+            x = row["path"][0]
+            y = row["path"][1]
+        ax.plot(x, y, color=shades[row["L"]], lw=0.8)
+        ax.plot(x[-1], y[-1], "o", color=shades[row["L"]], ms=2.5)
+    if planar:
+        ax.set(xlabel=step_label(result), ylabel="x [m]")
+    else:
+        ax.set(xlabel="x [m]", ylabel="y [m]")
+        ax.set_aspect("equal", adjustable="datalim")
+    title = name_of(result)
+    travel = result["summary"]["travel"]
+    if travel["distance"] is not None:
+        title += f"\nmean distance {travel['distance']:.1f} m"
+    if travel["direction_error"] is not None:
+        title += f", at most {travel['direction_error']:.0f}° off z"
+    ax.set_title(title)
+
+
+def draw_spectra_by_L(ax, result):
+    """The spectra of all (z, L), with the median period of each L in the legend."""
+    rows = result["skills"]
+    shades = colours(rows)
+    for row in rows:
+        plot_spectrum(ax, row, shades[row["L"]], width=0.7)
+    for L, shade in shades.items():
+        ax.axvline(1 / (2 * L), color=shade, lw=0.6, ls=":", zorder=0)
+        periods_of_L = [row["period"] for row in rows if row["L"] == L]
+        found = [period for period in periods_of_L if period]
+        label = f"L = {L}: no period"
+        if found:
+            label = f"L = {L}: period {np.median(found):.1f}"
+        if len(found) < len(periods_of_L):
+            label += f" ({len(found)} of {len(periods_of_L)})"
+        ax.plot([], [], color=shade, label=label)
+    # The axis ends beyond 1/L, and beyond all amplitudes above a twentieth of the highest
+    highest = max(max(row["spectrum"]) for row in rows)
+    last = 1 / min(shades)
+    for row in rows:
+        (high,) = np.nonzero(np.array(row["spectrum"]) > 0.05 * highest)
+        if len(high):
+            last = max(last, 0.5 * high[-1] / len(row["spectrum"]))
+    ax.set_xlim(0, min(0.5, 1.25 * last))
+    ax.set_ylim(0, None)
+    ax.set(xlabel="frequency [1/step]", ylabel="spectrum\n[std of random actions]")
+    ax.set_title("dotted: 1/(2L); in the legend: median over z")
+    ax.legend(loc="upper right")
 
 
 @figure
 def fig9(runs):
     """Figure 9: L_min and L_max over training, with adaptive sampling."""
-    fig, axes = panels(runs, 2.4)
+    fig, axes = panels(len(runs), 2.4)
     tags = ["psd/L_min", "psd/L_max", "charts/episodes"]
     for ax, run in zip(axes, runs):
         scalars = read_scalars(run.path, tags)
-        if len(scalars) < 3:
-            fail(f"{run.path}: its TensorBoard files lack {sorted(set(tags) - set(scalars))[0]}")
-        (_, low), (_, high), (_, episodes) = (scalars[tag] for tag in tags)
-        n = min(len(low), len(high), len(episodes))
-        low, high, episodes = low[:n], high[:n], episodes[:n]
+        for tag in sorted(tags):
+            if tag not in scalars:
+                fail(f"{run.path}: its TensorBoard files lack {tag}")
+        length = min(scalars[tag].shape[1] for tag in tags)  # a run may be writing them
+        low, high, episodes = (scalars[tag][1, :length] for tag in tags)
         ax.fill_between(episodes, low, high, step="post", color=GREY, alpha=0.2, lw=0)
         ax.step(episodes, high, where="post", color=ORANGE, label="$L_{max}$")
         ax.step(episodes, low, where="post", color=BLUE, label="$L_{min}$")
-        title = name_of(run.result) if run.result else run.path.resolve().name
+        title = name_of(run.result) if run.result else plain(run.path.resolve().name)
         ax.set(xlabel="training episodes", ylabel="period variable L [steps]", title=title)
-        ax.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+        whole_numbers(ax.yaxis)
         ax.set_ylim(min(low.min() - 1, 4), high.max() + 1)
         ax.legend(loc="upper left")
     return fig
@@ -480,33 +849,38 @@ def fig9(runs):
 @figure
 def fig10(runs):
     """Figure 10: the state under trained L (blue), and under L in between (purple)."""
-    count = max(len(run.result["skills"]) for run in runs)
-    fig = plt.figure(figsize=(min(WIDTH, 5.0 * len(runs)), 0.42 * count + 0.9))
-    for part, run in zip(fig.subfigures(1, len(runs), squeeze=False)[0], runs):
-        column = part.subplots(len(run.result["skills"]), 1, squeeze=False)[:, 0]
-        result, name = run.result, run.result["dimensions"][0]
-        rows, values = result["skills"], [row["states"][0] for row in result["skills"]]
-        low, high = min(map(min, values)), max(map(max, values))
-        for ax, row, x in zip(column, rows, values):
-            colour = BLUE if row["trained"] else PURPLE
-            ax.plot(x, color=colour)
-            for mark in range(0, len(x), 2 * row["L"]):
-                ax.axvline(mark, color=GREY, lw=0.4, ls=":", zorder=0)
-            margin = 0.08 * (high - low)
-            ax.set(xlim=(0, result["T"]), ylim=(low - margin, high + margin), yticks=[])
-            ax.spines["left"].set_visible(False)
-            label = ax.set_ylabel(f"L = {row['L']}", rotation=0, ha="right", va="center")
-            label.set_color(colour)
-            text = f"2L {2 * row['L']}, {period_text(row)}"
-            ax.text(1.01, 0.5, text, transform=ax.transAxes, va="center", fontsize=7)
-            ax.tick_params(bottom=False, labelbottom=False)
-        last = column[-1]
-        last.tick_params(bottom=True, labelbottom=True)
-        last.set_xlabel(f"{step_label(result)}; dotted lines are 2L apart")
-        what = f"{label_of(name)}, from {low:.2g} to {high:.2g}"
-        column[0].set_title(f"{name_of(result)}: {what}\nblue: trained L, purple: in between")
+    most = max(len(run.result["skills"]) for run in runs)
+    fig = plt.figure(figsize=(min(WIDTH, 5.0 * len(runs)), 0.42 * most + 0.9))
+    parts = fig.subfigures(1, len(runs), squeeze=False)[0]
+    for part, run in zip(parts, runs):
+        draw_state_of_each_L(part, run.result)
     fig.get_layout_engine().set(h_pad=0.0, hspace=0.0)
     return fig
+
+
+def draw_state_of_each_L(part, result):
+    """Figure 10 for one run: one line per L, all on one scale."""
+    rows = result["skills"]
+    axes = part.subplots(len(rows), 1, squeeze=False)[:, 0]
+    low = min(min(row["states"][0]) for row in rows)
+    high = max(max(row["states"][0]) for row in rows)
+    margin = 0.08 * (high - low)
+    for ax, row in zip(axes, rows):
+        values = row["states"][0]
+        colour = BLUE if row["trained"] else PURPLE
+        ax.plot(values, color=colour)
+        mark_every_2L(ax, 0, len(values), row["L"])
+        ax.set(xlim=(0, result["T"]), ylim=(low - margin, high + margin), yticks=[])
+        ax.spines["left"].set_visible(False)
+        label = ax.set_ylabel(f"L = {row['L']}", rotation=0, ha="right", va="center")
+        label.set_color(colour)
+        text = f"2L {2 * row['L']}, {period_text(row)}"
+        ax.text(1.01, 0.5, text, transform=ax.transAxes, va="center", fontsize=7)
+        is_last = ax is axes[-1]
+        ax.tick_params(bottom=is_last, labelbottom=is_last)
+    axes[-1].set_xlabel(f"{step_label(result)}; dotted lines are 2L apart")
+    what = f"{label_of(result['dimensions'][0])}, from {low:.2g} to {high:.2g}"
+    axes[0].set_title(f"{name_of(result)}: {what}\nblue: trained L, purple: in between")
 
 
 @figure
@@ -521,107 +895,118 @@ def fig12(runs):
     groups = defaultdict(list)
     for run in runs:
         groups[name_of(run.result)].append(run.result)
-    fig, axes = panels(list(groups), 2.5)
+    fig, axes = panels(len(groups), 2.5)
     for ax, (name, results) in zip(axes, groups.items()):
-        errors = defaultdict(lambda: ([], []))
+        rows_of_L = defaultdict(list)  # {L: one row per seed}
         for result in results:
             for row in trained_rows(result, most=99):
-                errors[row["L"]][0].append(row["one_step"]["error"])
-                errors[row["L"]][1].append(row["L_step"]["error"])
-        periods = sorted(errors)
-        for i, (kind, colour) in enumerate([("1-step", BLUE), ("L-step", ORANGE)]):
-            for x, L in enumerate(periods):
-                values = [100 * e for e in errors[L][i] if e is not None]
-                if values:
-                    place = x + 0.4 * (i - 0.5)
-                    label = kind if x == 0 else None
-                    ax.bar(place, np.mean(values), 0.36, color=colour, alpha=0.85, label=label)
-                    ax.plot(
-                        [place] * len(values),
-                        values,
-                        "o",
-                        ms=2.5,
-                        mfc="white",
-                        mec="black",
-                        mew=0.6,
-                    )
-        ax.set_xticks(range(len(periods)), [str(L) for L in periods])
-        ax.set_xlim(-0.6, max(len(periods) - 0.4, 2.4))
-        seeds = len(results)
-        title = f"{name}\nbars: mean over {seeds} seed{'s' * (seeds > 1)}, dots: each"
-        ax.set(xlabel="period variable L [steps]", ylabel="relative error [%]", title=title)
+                rows_of_L[row["L"]].append(row)
+        values_of_L = sorted(rows_of_L)
+        for shift, (kind, label, colour) in zip([-0.2, 0.2], KINDS_OF_DISTANCE):
+            for i, L in enumerate(values_of_L):
+                errors = [row[kind]["error"] for row in rows_of_L[L]]
+                draw_mean_and_seeds(ax, i + shift, errors, colour, label if i == 0 else None)
+        ax.set_xticks(range(len(values_of_L)), [str(L) for L in values_of_L])
+        ax.set_xlim(-0.6, max(len(values_of_L) - 0.4, 2.4))
+        seeds = "1 seed" if len(results) == 1 else f"{len(results)} seeds"
+        ax.set_title(f"{name}\nbars: mean over {seeds}, dots: each")
+        ax.set(xlabel="period variable L [steps]", ylabel="relative error [%]")
         ax.legend(loc="upper left", ncols=2)
         ax.set_ylim(0, 1.2 * ax.get_ylim()[1])
     return fig
+
+
+def draw_mean_and_seeds(ax, x, errors, colour, label):
+    """A bar for the mean over seeds, and a dot per seed. An unknown error is left out."""
+    percent = [100 * error for error in errors if error is not None]
+    if not percent:
+        return
+    ax.bar(x, np.mean(percent), 0.36, color=colour, alpha=0.85, label=label)
+    ax.plot([x] * len(percent), percent, "o", ms=2.5, mfc="white", mec="black", mew=0.6)
 
 
 @figure
 def periods(runs):
     """The judge's verdict at a glance: measured period of the state against L, for several runs."""
     fig, ax = plt.subplots(figsize=(0.62 * WIDTH, 3.4))
-    top, longest = 0.0, max(row["L"] for run in runs for row in run.result["skills"])
+    longest = max(row["L"] for run in runs for row in run.result["skills"])
     line = np.array([0, 1.1 * longest])
     ax.fill_between(line, 1.9 * line, 2.1 * line, color=GREY, alpha=0.2, lw=0, label="2L ± 5 %")
     for factor, name in [(2 / 3, "2L/3"), (2 / 5, "2L/5"), (4, "4L"), (6, "6L")]:
         ax.plot(line, factor * line, color=GREY, lw=0.5, ls=":", zorder=0)
         ax.annotate(name, (longest, factor * longest), color=GREY, annotation_clip=True)
-    markers = "os^Dv<>P"
+    top = 2 * longest
     for i, run in enumerate(runs):
-        result, shade = run.result, plt.get_cmap("tab10")(i % 10)
-        rows = [(row["L"], row["period"]) for row in result["skills"]]
-        good = sum(row["verdict"] == "true" for row in result["skills"])
-        label = f"{method_of(result)}, seed {result['args']['seed']}, {result['epoch']} epochs: "
-        label += f"{good} of {len(rows)} true"
-        found = np.array([(L, period) for L, period in rows if period is not None]).reshape(-1, 2)
-        ax.scatter(*found.T, s=16, color=shade, marker=markers[i % 8], label=label, zorder=3)
-        lost = [L for L, period in rows if period is None]
-        if lost:  # below the axis: no period at all
-            at = np.full(len(lost), -0.03 - 0.03 * i)
-            kwargs = {"transform": ax.get_xaxis_transform(), "clip_on": False}
-            ax.scatter(lost, at, s=12, color=shade, marker="x", lw=0.8, **kwargs)
-        top = max(top, 2 * longest, *found[:, 1]) if len(found) else max(top, 2 * longest)
+        draw_periods(ax, run.result, i)
+        found = [row["period"] for row in run.result["skills"] if row["period"] is not None]
+        top = max([top, *found])
     ax.set(xlim=(0, 1.1 * longest), ylim=(0, 1.1 * top), ylabel="measured period [steps]")
     ax.set_xlabel("period variable L [steps]; crosses below the axis: no period", labelpad=6)
     ax.tick_params(axis="x", pad=4 + 5 * len(runs))
-    ax.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-    ax.set_title(", ".join(sorted({run.result["env_id"] for run in runs})))
+    whole_numbers(ax.xaxis)
+    ax.set_title(", ".join(sorted({plain(run.result["env_id"]) for run in runs})))
     ax.legend(loc="upper left")
     return fig
+
+
+def draw_periods(ax, result, number):
+    """A marker per skill of run `number`; a cross below the axis for a skill without a period."""
+    rows = result["skills"]
+    shade = plt.get_cmap("tab10")(number % 10)
+    marker = "os^Dv<>P"[number % 8]
+    found = [row for row in rows if row["period"] is not None]
+    lost = [row for row in rows if row["period"] is None]
+    num_true = sum(row["verdict"] == "true" for row in rows)
+    label = f"{method_of(result)}, seed {result['args'].get('seed')}, {result['epoch']} epochs: "
+    label += f"{num_true} of {len(rows)} true"
+    x = [row["L"] for row in found]
+    y = [row["period"] for row in found]
+    ax.scatter(x, y, s=16, color=shade, marker=marker, label=label, zorder=3)
+    if lost:
+        x = [row["L"] for row in lost]
+        y = np.full(len(lost), -0.03 - 0.03 * number)  # in heights of the axes
+        place = {"transform": ax.get_xaxis_transform(), "clip_on": False}
+        ax.scatter(x, y, s=12, color=shade, marker="x", lw=0.8, **place)
 
 
 @figure
 def demo(runs):
     """The latent circle of three trained L beside the state that goes with it."""
-    (run,) = runs if len(runs) == 1 else fail("demo takes one run")
-    result, rows = run.result, trained_rows(run.result, most=3)
-    shades, names = colours(rows), result["dimensions"][:2]
+    result = runs[0].result
+    rows = trained_rows(result, most=3)
+    shades = colours(rows)
+    dimensions = result["dimensions"][:2]
     fig = plt.figure(figsize=(WIDTH, 1.55 * len(rows) + 0.7))
-    ratios = [1.0] + [1.9] * len(names)
-    grid = fig.add_gridspec(len(rows), len(ratios), width_ratios=ratios)
-    circles, limit, states = [], 0.0, {}
+    widths = [1.0] + [1.9] * len(dimensions)
+    grid = fig.add_gridspec(len(rows), len(widths), width_ratios=widths)
+    circles = []
+    state_axes = {}
+    limit = 0.0
     for i, row in enumerate(rows):
-        L, shade = row["L"], shades[row["L"]]
+        L = row["L"]
+        is_last = i == len(rows) - 1
         ax = fig.add_subplot(grid[i, 0])
-        limit = max(limit, L / 2, draw_circle(ax, row["latents"], L, shade))
+        reach = draw_circle(ax, row["latents"], L, shades[L])
+        limit = max(limit, reach)
         ax.set_ylabel(f"L = {L}", fontsize=9)
+        ax.tick_params(labelbottom=is_last)
         circles.append(ax)
-        for j, name in enumerate(names):
-            ax = states[i, j] = fig.add_subplot(grid[i, 1 + j], sharey=states.get((0, j)))
-            ax.plot(row["states"][j], color=shade)
-            for mark in range(0, result["T"] + 1, 2 * L):
-                ax.axvline(mark, color=GREY, lw=0.4, ls=":", zorder=0)
-            ax.set(xlim=(0, result["T"]))
-            ax.set_ylabel(label_of(name), fontsize=7)
-            ax.tick_params(labelbottom=i == len(rows) - 1)
-        text = f"2L = {2 * L}, {period_text(row)}: {row['verdict']}"
-        states[i, 0].set_title(text, color=verdict_colour(row), loc="left")
+        for j, dimension in enumerate(dimensions):
+            ax = fig.add_subplot(grid[i, 1 + j], sharey=state_axes.get((0, j)))
+            ax.plot(row["states"][j], color=shades[L])
+            mark_every_2L(ax, 0, result["T"] + 1, L)
+            ax.set_xlim(0, result["T"])
+            ax.set_ylabel(label_of(dimension), fontsize=7)
+            ax.tick_params(labelbottom=is_last)
+            if is_last:
+                ax.set_xlabel(f"{step_label(result)}; dotted: every 2L")
+            state_axes[i, j] = ax
+        text = f"2L = {2 * L}, {period_text(row)}: {plain(row['verdict'])}"
+        state_axes[i, 0].set_title(text, color=VERDICT_COLOURS[verdict_kind(row)], loc="left")
     for ax in circles:
         square(ax, 1.1 * limit)
-        ax.tick_params(labelbottom=ax is circles[-1])
     circles[0].set_title("latent circle (PCA)")
     circles[-1].set_xlabel("latent PC 1")
-    for j in range(len(names)):
-        states[len(rows) - 1, j].set_xlabel(f"{step_label(result)}; dotted: every 2L")
     fig.suptitle(name_of(result), fontsize=9)
     return fig
 
@@ -640,196 +1025,263 @@ figure {{ margin: 2em 0 }} figcaption {{ color: #555 }} video {{ width: 19em; ma
 {body}
 </body></html>
 """
+TABLE_HEAD = [
+    "L",
+    "2L",
+    "period",
+    "error",
+    "r_PSD",
+    "1-step error",
+    "L-step error",
+    "radius / (L/2)",
+    "return error",
+    "speed",
+    "episodes that agree",
+    "verdict",
+]
+
+
+def report(run):
+    """One page with nothing outside it: summary, table, figures, videos, arguments.
+
+    All text of the JSON passes through `escaped`: a page from a stranger's JSON runs nothing."""
+    result = run.result
+    parts = [
+        f"<h1>{escaped(result['run'])}</h1>",
+        report_summary(result),
+        report_table(result),
+        report_figures(run),
+        report_videos(run),
+        report_arguments(result),
+    ]
+    title = escaped(f"{result['run']}: report")
+    return PAGE.format(title=title, body="\n".join(parts))
+
+
+def escaped(value):
+    return html.escape(str(value))
 
 
 def data_url(content, kind):
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
+def report_summary(result):
+    """A paragraph: what was evaluated, and how many periods are right."""
+    summary = result["summary"]
+    spread = summary["state_period"]
+    low, high = result["bounds"][:2]
+    text = f"{name_of(result)}, epoch {result['epoch']}, {result['global_step']:,} steps; "
+    text += f"L from {low} to {high}.\n"
+    text += f"Of {summary['skills']} values of L, {summary['within_5_percent']} have a state "
+    text += f"period within 5 % of 2L, {summary['within_10_percent']} within 10 %; "
+    text += f"of the {summary['trained']} trained ones, {summary['trained_within_5_percent']} "
+    text += f"and {summary['trained_within_10_percent']}."
+    if spread["distinct"]:
+        text += f"\nState periods from {spread['min']:.1f} to {spread['max']:.1f} steps, "
+        text += f"{spread['distinct']} of them distinct."
+    return f"<p>{escaped(text)}</p>"
+
+
 def report_table(result):
-    """The table of evaluate.py."""
-    head = "L, 2L, period, error, r_PSD, 1-step error, L-step error, radius / (L/2), return error"
-    head = [*head.split(", "), "speed", "episodes that agree", "verdict"]
-    lines = ["<tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in head) + "</tr>"]
-
-    def number(value, form="{:.2f}", scale=1):
-        return "" if value is None else form.format(scale * value)
-
+    """The table of evaluate.py, a line per skill."""
+    heads = "".join(f"<th>{escaped(name)}</th>" for name in TABLE_HEAD)
+    lines = [f"<tr>{heads}</tr>"]
     for row in result["skills"]:
-        cells = [f"{row['L']}{'' if row['trained'] else ' *'}", str(2 * row["L"])]
-        cells[0] += f", z {' '.join(f'{c:+.2f}' for c in row['z'])}" if has_z(result) else ""
-        cells += [number(row["period"], "{:.1f}") or "none"]
-        cells += [number(row["period_error"], "{:+.1f} %", 100), number(row["r_psd"])]
-        cells += [number(row[kind]["error"], "{:.1f} %", 100) for kind in ("one_step", "L_step")]
-        cells += [number(row["radius"]), number(row["return_error"]), number(row["speed"])]
-        cells += [f"{row['agree']}/{result['episodes']}", row["verdict"]]
-        kind = row["verdict"].split(":")[0].lower()
-        lines.append(f'<tr class="{kind}">' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
+        cells = "".join(f"<td>{escaped(cell)}</td>" for cell in table_cells(row, result))
+        lines.append(f'<tr class="{escaped(verdict_kind(row).lower())}">{cells}</tr>')
     return f"<table>{''.join(lines)}</table><p>* never trained; periods in steps</p>"
 
 
-def report(run):
-    """One page with nothing outside it: table, figures, videos, arguments."""
-    result = run.result
-    s, spread = result["summary"], result["summary"]["state_period"]
-    body = [f"<h1>{html.escape(result['run'])}</h1>"]
-    where = f"{name_of(result)}, epoch {result['epoch']}, {result['global_step']:,} steps"
-    body.append(f"<p>{html.escape(where)}; L from {result['bounds'][0]} to {result['bounds'][1]}.")
-    body.append(
-        f"Of {s['skills']} values of L, {s['within_5_percent']} have a state period within 5 % of "
-        f"2L, {s['within_10_percent']} within 10 %; of the {s['trained']} trained ones, "
-        f"{s['trained_within_5_percent']} and {s['trained_within_10_percent']}."
-    )
-    if spread["distinct"]:
-        body.append(
-            f"State periods from {spread['min']:.1f} to {spread['max']:.1f} steps, "
-            f"{spread['distinct']} of them distinct."
-        )
-    body += ["</p>", report_table(result)]
-    figures = ["demo", "fig1", "fig3", "fig5", "fig6", "fig10", "fig12"]
-    bounds = read_scalars(run.path, ["psd/L_min"]) if any(run.path.glob("events.out.*")) else {}
-    if "psd/L_min" in bounds and np.ptp(bounds["psd/L_min"][0]) > 0:
-        figures.insert(5, "fig9")
-    if has_z(result) and result["skills"][0]["path"]:
-        figures.insert(0, "fig8")
-    if has_frame(result):
-        figures.insert(0, "fig7")
-    for name in figures:
-        whole = name in ("fig3", "fig8", "periods")
-        picture, file = FIGURES[name]([run if whole else one_direction(run)]), io.BytesIO()
+def table_cells(row, result):
+    """The texts of one line of the table, in the order of TABLE_HEAD."""
+    name = str(row["L"])
+    if not row["trained"]:
+        name += " *"
+    if has_z(result):
+        name += ", z " + " ".join(f"{number:+.2f}" for number in row["z"])
+    return [
+        name,
+        2 * row["L"],
+        number_text(row["period"], "{:.1f}", unknown="none"),
+        number_text(row["period_error"], "{:+.1%}"),
+        number_text(row["r_psd"], "{:.2f}"),
+        number_text(row["one_step"]["error"], "{:.1%}"),
+        number_text(row["L_step"]["error"], "{:.1%}"),
+        number_text(row["radius"], "{:.2f}"),
+        number_text(row["return_error"], "{:.2f}"),
+        number_text(row["speed"], "{:.2f}"),
+        f"{row['agree']}/{result['episodes']}",
+        row["verdict"],
+    ]
+
+
+def number_text(value, form, unknown=""):
+    if value is None:
+        return unknown
+    return form.format(value).replace("%", " %")
+
+
+def report_figures(run):
+    """All figures that can be drawn of this run, as pictures inside the page."""
+    parts = []
+    for name in figures_of(run):
+        one_run = run if name in OF_EVERY_Z else one_direction(run)
+        picture = FIGURES[name]([one_run])
+        file = io.BytesIO()
         picture.savefig(file, format="svg", metadata={"Date": None})
         plt.close(picture)
         url = data_url(file.getvalue(), "image/svg+xml")
-        caption = html.escape(FIGURES[name].__doc__.split("\n")[0])
-        body.append(f'<figure><img src="{url}" alt="{caption}"><figcaption>{caption}</figcaption>')
-        body.append("</figure>")
-    videos = [(row, run.path / row["video"]) for row in result["skills"] if row.get("video")]
-    videos = [(row, path) for row, path in videos if path.is_file()]
-    if videos:
-        body.append("<h2>Videos</h2>")
-    for row, path in videos:
-        url = data_url(path.read_bytes(), "video/mp4")
-        label = f"L = {row['L']}: {row['verdict']}"
-        body.append(f'<video controls loop muted title="{label}" src="{url}"></video>')
-    body.append("<h2>Arguments</h2><table>")
-    for key, value in result["args"].items():
-        cells = f"<td>{html.escape(key)}</td><td>{html.escape(str(value))}</td>"
-        body.append(f"<tr>{cells}</tr>")
-    versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items())
-    seed = f"seed {result['seed']}, {result['episodes']} episodes for each L"
-    body.append(
-        f"</table><p><code>{html.escape(result['command'])}</code> ({seed}; {versions})</p>"
-    )
-    return PAGE.format(title=html.escape(f"{result['run']}: report"), body="\n".join(body))
+        caption = escaped(FIGURES[name].__doc__.split("\n")[0])
+        image = f'<img src="{url}" alt="{caption}">'
+        parts.append(f"<figure>{image}<figcaption>{caption}</figcaption>\n</figure>")
+    return "\n".join(parts)
 
 
-# -------------------------------------------- Table 1 ---------------------------------------------
-METHODS = {  # as results/table1.json names them: columns of the table
-    "diayn": "DIAYN", "dads": "DADS", "csd": "CSD", "metra": "METRA", "psd": "PSD",
-    "psd_radius": "PSD, radius bonus", "sac": "SAC, r_ext alone",
-}  # fmt: skip
-ROWS = {  # by the grid's names of them
-    "learned": "ours, PPO", "gentle": "ours, PPO, 10 steps an epoch",
-    "fixed": "ours, best single skill", "random": "ours, random skills",
-}  # fmt: skip
-PAPER_TABLE_1 = {  # mean ± spread over 10 seeds of DIAYN, DADS, CSD, METRA and PSD, as printed
-    "HalfCheetahHurdle-v0": "0.6 ± 0.5, 0.9 ± 0.3, 0.8 ± 0.6, 1.9 ± 0.8, 3.8 ± 2.0",
-    "Walker2dHurdle-v0": "2.6 ± 0.5, 1.9 ± 0.3, 4.1 ± 1.3, 3.1 ± 0.5, 5.4 ± 1.4",
-    "HalfCheetahFriction-v0": "13.2 ± 3.4, 12.4 ± 2.9, 12.5 ± 3.8, 30.1 ± 13.1, 43.4 ± 19.1",
-    "Walker2dFriction-v0": "4.6 ± 1.2, 1.6 ± 0.1, 5.3 ± 0.3, 5.2 ± 1.6, 8.7 ± 1.7",
-}
+def figures_of(run):
+    """The names of the figures for which this run has the data."""
+    names = ["demo", "fig1", "fig3", "fig5", "fig6"]
+    if has_frame(run.result):
+        names.insert(0, "fig7")
+    if has_path(run.result):
+        names.insert(0, "fig8")
+    if has_scalars(run.path):
+        scalars = read_scalars(run.path, ["psd/L_min"])
+        if "psd/L_min" in scalars and np.ptp(scalars["psd/L_min"][0]) > 0:
+            names.append("fig9")
+    return names + ["fig10", "fig12"]
 
 
-def table1(path):
-    """Table 1 in Markdown: the paper's numbers, and ours where there are any."""
-    try:
-        cells = json.loads(Path(path).read_text())["cells"]
-        found = {(c["task"], c["policy"], c["method"]): c for c in cells}
-        for task, policy, method in found:
-            PAPER_TABLE_1[task], ROWS[policy], METHODS[method]  # noqa: B018
-        episodes = sorted({c["episodes"] for c in cells if c["policy"] in ("learned", "gentle")})
-        epochs = sorted({c["skill_epochs"] for c in cells})
-        seeds = sorted({c["skill_seed"] for c in cells})
-        texts = {key: cell_text(c) for key, c in found.items()}
-    except FileNotFoundError:
-        fail(f"{path} is missing: python benchmark/grid.py table1 --table --out {path} writes it")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        fail(f"{path} is damaged, or not of benchmark/grid.py table1 ({type(error).__name__})")
-    lines = [["task", "", *METHODS.values()], ["---"] * (2 + len(METHODS))]
-    for task, numbers in PAPER_TABLE_1.items():
-        paper = numbers.split(", ")
-        lines.append([task[:-3], "paper", *paper, *[""] * (len(METHODS) - len(paper))])
-        for policy, name in ROWS.items():
-            lines.append(["", name, *(texts.get((task, policy, m), "") for m in METHODS)])
-    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    if episodes:
-        counts = " or ".join(f"{n:,}" for n in episodes)
-        text += f"\n\nPPO: {counts} episodes (paper: 100,000)."
-    if epochs:
-        text += f"\nSkills: {' or '.join(f'{n:,}' for n in epochs)} epochs, trained with seed "
-        text += f"{' or '.join(map(str, seeds))}: one set a method, for all seeds of PPO."
-    return text + "\nIn brackets: 95 % interval of the mean over PPO's seeds, and their number.\n"
+def report_videos(run):
+    """The videos of the run folder, inside the page. Files from elsewhere are not let in."""
+    folder = run.path.resolve()
+    parts = []
+    for row in run.result["skills"]:
+        if not row.get("video"):
+            continue
+        label = escaped(f"L = {row['L']}: {row['verdict']}")
+        path = (folder / row["video"]).resolve()
+        if not path.is_relative_to(folder):
+            parts.append(f"<p>{label}: no video, since its file lies outside the run folder.</p>")
+            continue
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue  # the file was never made, or removed since
+        url = data_url(content, "video/mp4")
+        parts.append(f'<video controls loop muted title="{label}" src="{url}"></video>')
+    if parts:
+        parts.insert(0, "<h2>Videos</h2>")
+    return "\n".join(parts)
 
 
-def cell_text(cell):
-    """The mean, its interval over seeds (one seed has none), and their number."""
-    interval = cell["interval"] and f"{cell['interval'][0]:.1f} to {cell['interval'][1]:.1f}; "
-    return f"{cell['mean']:.1f} ({interval or ''}{len(cell['seeds'])})"
+def report_arguments(result):
+    """All arguments of the run, and the command that evaluated it."""
+    lines = ["<h2>Arguments</h2><table>"]
+    for name, value in result["args"].items():
+        lines.append(f"<tr><td>{escaped(name)}</td><td>{escaped(value)}</td></tr>")
+    lines.append("</table>")
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    origin = f"seed {result['seed']}, {result['episodes']} episodes for each L; {versions}"
+    lines.append(f"<p><code>{escaped(result['command'])}</code> ({escaped(origin)})</p>")
+    return "\n".join(lines)
 
 
 # ---------------------------------------------- Main ----------------------------------------------
+WITHOUT_L = ["fig3", "fig9"]  # figures that skills without L have, too
+OF_EVERY_Z = ["fig3", "fig8", "periods", "report"]  # the others show the first z of psd_metra.py
+OF_ONE_RUN = ["demo", "report"]
 FigureName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FIGURE")]
 RunPaths = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
 
 @dataclass
 class Args:
-    figure: FigureName  # fig1, fig3, ..., demo, report or table1
-    runs: RunPaths = ()  # run folders, or JSON files of evaluate.py; for table1 its own JSON
+    figure: FigureName  # fig1, fig3, ..., demo or report
+    runs: RunPaths = ()  # run folders, or JSON files of evaluate.py
     out: str | None = None  # .png, .svg, .pdf or .html (None: beside the first run's JSON)
 
 
 def main(argv=None):
     args = tyro.cli(Args, args=argv, description=__doc__)
-    names = [*FIGURES, "report", "table1"]
-    if args.figure not in names:
-        fail(f"there is no {args.figure!r}: choose one of {', '.join(names)}")
-    if args.figure == "table1":
-        text = table1(args.runs[0] if args.runs else "results/table1.json")
-        print(text, end="")
-        if args.out:
-            Path(args.out).write_text(text)
-        return
-    if not args.runs:
-        fail(f"{args.figure} of which run? Give a run folder")
+    check_request(args)
     runs = [read_run(path, needs_json=args.figure != "fig9") for path in args.runs]
     for path, run in zip(args.runs, runs):
-        if args.figure not in ("fig3", "fig9") and not has_L(run.result):
-            fail(f"{args.figure} is about L, and {path} has skills without: fig3 takes it")
-        if args.figure == "fig8" and not (has_z(run.result) and run.result["skills"][0]["path"]):
-            fail(f"fig8 is about z and L of psd_metra.py, which {path} has not, or no position")
-        if args.figure == "fig7" and not has_frame(run.result):
-            fail(f"fig7 is about psd_pixel.py, of which {path} is not")
-    if args.figure not in ("fig3", "fig8", "periods", "report"):
+        check_data(args.figure, path, run.result)
+    out = output_file(args)
+    if args.figure not in OF_EVERY_Z:
         runs = [one_direction(run) for run in runs]
-    page = args.figure == "report"
-    suffix = ".html" if page else ".png"
-    out = Path(args.out) if args.out else runs[0].path / f"{args.figure}{suffix}"
-    allowed = (".html",) if page else (".png", ".svg", ".pdf")
-    if out.suffix not in allowed:
-        fail(f"{out.name} should end in {' or '.join(allowed)}")
-    if not out.parent.is_dir():
-        fail(f"{out.parent} is missing: there is nowhere to write {out.name}")
     with plt.rc_context(STYLE):
-        if page:
-            if len(runs) > 1:
-                fail("report takes one run")
-            out.write_text(report(runs[0]))
+        if args.figure == "report":
+            page = report(runs[0]).encode("utf-8", "xmlcharrefreplace")
+            write = partial(Path.write_bytes, data=page)
         else:
             metadata = {"Date": None} if out.suffix == ".svg" else None  # same data, same bytes
-            FIGURES[args.figure](runs).savefig(out, metadata=metadata)
-    plt.close("all")
+            write = partial(FIGURES[args.figure](runs).savefig, metadata=metadata)
+        try:
+            write_whole(out, write)
+        except OSError as error:
+            advice = "free some space, or give another --out; an old file stays as it was"
+            fail(f"{out} cannot be written ({error.strerror or error}): {advice}")
+        finally:
+            plt.close("all")
     print(f"wrote {out}")
+
+
+def check_request(args):
+    """Refuses a command line that asks for what does not exist."""
+    if args.figure == "table1":
+        command = "python benchmark/grid.py table1 --table --read results/table1.json"
+        fail(f"table1 is not a figure, and has moved: {command} prints it")
+    names = [*FIGURES, "report"]
+    if args.figure not in names:
+        fail(f"there is no {args.figure!r}: choose one of {', '.join(names)}")
+    if not args.runs:
+        fail(f"{args.figure} of which run? Give a run folder")
+    if args.figure in OF_ONE_RUN and len(args.runs) > 1:
+        fail(f"{args.figure} takes one run, and {len(args.runs)} are given: name one of them")
+    if args.out and Path(args.out).is_dir():
+        fail(f"--out {args.out} is a folder: give a file in it")
+
+
+def output_file(args):
+    """The file to write, checked before anything is drawn."""
+    suffixes = [".html"] if args.figure == "report" else [".png", ".svg", ".pdf"]
+    out = evaluation_file(args.runs[0]).parent / f"{args.figure}{suffixes[0]}"
+    if args.out:
+        out = Path(args.out)
+    if out.is_dir():
+        fail(f"{out} is a folder, and stands where the figure goes: give an --out")
+    if out.suffix not in suffixes:
+        fail(f"{out.name} should end in {' or '.join(suffixes)}")
+    if not out.parent.is_dir():
+        fail(f"{out.parent} is missing: there is nowhere to write {out.name}")
+    return out
+
+
+def check_data(figure_name, path, result):
+    """Refuses a run that lacks what a figure is about."""
+    if figure_name not in WITHOUT_L and not has_L(result):
+        fail(f"{figure_name} is about L, and {path} has skills without: fig3 takes it")
+    if figure_name == "fig8" and not has_path(result):
+        fail(f"fig8 is about z and L of psd_metra.py, which {path} has not, or no position")
+    if figure_name == "fig7" and not has_frame(result):
+        fail(f"fig7 is about psd_pixel.py, of which {path} is not")
+
+
+def write_whole(path, write):
+    """Writes all of a file or nothing: write(temporary), then a rename. An old file stays as it
+    was until the new one is complete; a disk that is full costs neither."""
+    path = Path(path).resolve()
+    if path.exists() and not path.is_file():
+        write(path)  # a device such as /dev/null, which a rename would replace
+        return
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

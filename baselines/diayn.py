@@ -1,28 +1,45 @@
 """DIAYN, a baseline of Periodic Skill Discovery (PSD): Eysenbach et al., ICLR 2019.
 
-A discriminator q(z | s) guesses the skill from the state; a policy pi(a | s, z) is rewarded for
-states that give its skill away, and so each skill learns to be somewhere else.
+A discriminator q(z | s) guesses the skill from the state. A policy pi(a | s, z) is rewarded for
+states that reveal its skill. So each skill learns to be where the others are not.
 
-    python baselines/diayn.py --env-id Ant-v4 --cuda
+    python baselines/diayn.py --env-id Ant-v4 --cuda                # the paper's setting
+    python baselines/diayn.py --env-id HalfCheetah-v4 --preset cpu  # half an hour on a CPU
     python baselines/diayn.py --env-id Ant-v4 --num-skills 1 --ext-coef 1    # SAC on r_ext alone
 
-    Eq. (1)  diayn_reward         log q(z | s') - log p(z), with q in place of p(z | s)
-    Eq. (2)  discriminator_loss   the bound on I(S; Z) that q makes tight
-    p(z)     sample_skills;  r_ext external_reward;  gradient steps update
+Where to find what the PSD paper defines:
 
-Equations as in the PSD paper. Differs from psd.py in: skills z instead of periods L (no embedding,
-no adaptive sampling), the skill-discovery section, and its reward.
+    Eq. (1)        diayn_reward        log q(z | s') - log p(z), with q in place of p(z | s)
+    Eq. (2)        discriminator_loss  the bound on I(S; Z) that q makes tight
+    p(z)           sample_skills       one skill per episode (Appendix C)
+    r_ext          external_reward     pay for moving forward (Appendix C)
+    Algorithm 1    train, update       with z in place of L, and so without line 3
+
+Differs from psd.py in: skills z instead of periods L (no embedding, no adaptive sampling), and a
+discriminator in place of the encoder, with its loss and reward.
+
+Names: `skill` is what the networks are conditioned on, here z itself. NOTE(paper) marks what the
+paper leaves open, and what this script does there.
+
+Not in the paper, and off by default: --action-scale, --normalize-obs, --preset cpu.
 """
 
+import argparse
+import contextlib
 import copy
 import math
 import os
+import re
+import shlex
 import signal
 import sys
 import time
-from collections import namedtuple
+import traceback
+import zipfile
+from collections import defaultdict, namedtuple
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import gymnasium as gym
 import mujoco
@@ -34,46 +51,85 @@ import tyro
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-SCRIPT = Path(__file__).stem  # written into checkpoints: which script can read them
+try:
+    import fcntl
+except ImportError:  # Windows, where run folders are not locked
+    fcntl = None
+
+HANGUP = getattr(signal, "SIGHUP", signal.SIGABRT)  # a closed terminal; Windows has no SIGHUP
+SCRIPT = Path(__file__).stem  # stored in checkpoints; those of another script are refused
 
 
 # ------------------------------------------- Arguments --------------------------------------------
 @dataclass
 class Args:
-    env_id: str = "Ant-v4"  # Gymnasium environment with Box observations and Box actions
-    seed: int = 1  # of everything: the same seed gives the same run, to the bit on the CPU
-    cuda: bool = False  # train on the GPU, if there is one
-    num_threads: int = 1  # CPU threads of torch; one a run is best where runs share a machine
-    run_name: str | None = None  # folder below runs/ (None: {env}__{script}__{seed}__{time})
-    resume: str | None = None  # run folder to continue with its arguments; flags on the line win
-    save_minutes: float = 10.0  # between checkpoints; SIGINT, SIGTERM and the end save as well
-    # Training (Table 2; a None stands for the robot's value, see the table)
-    total_epochs: int = 20_000  # number of epochs
-    episodes_per_epoch: int = 8  # episodes collected an epoch, stepped together
-    updates_per_epoch: int = 64  # gradient steps an epoch
-    episode_length: int | None = None  # T, the maximum length of an episode
-    terminate: bool = True  # end an episode when the robot falls, if the environment has that
-    action_scale: float = 1.0  # factor on every action (ours); below 1: weaker motors
-    normalize_obs: bool = False  # by mean and std of random-action rollouts, fixed at the start
-    buffer_size: int = 500_000  # capacity of the replay buffer in transitions
-    hidden_layers: int = 2  # hidden layers of every network
-    hidden_units: int = 1024  # units of each hidden layer
+    env_id: str = "Ant-v4"
+    """Gymnasium environment, or module:EnvId; its actions are a bounded Box"""
+    preset: Literal["paper", "cpu"] = "paper"
+    """defaults of the other flags: the paper's, or smaller and faster ones for a CPU"""
+    seed: int = 1
+    """seed of everything; on a CPU the same seed gives the same run, to the bit"""
+    cuda: bool = False
+    """train on the GPU, if there is one"""
+    num_threads: int = 1
+    """CPU threads of torch; 1 is best where several runs share a machine"""
+    run_name: str | None = None
+    """folder below runs/ (None: {env}__{script}__{seed}__{time})"""
+    resume: str | None = None
+    """run folder to continue with its saved arguments; flags on the command line win"""
+    save_minutes: float = 10.0
+    """minutes between checkpoints; the end of training and SIGINT, SIGTERM, SIGHUP save as well"""
+
+    # Training (Table 2; T and v* from Appendix C)
+    total_epochs: int = 40_000
+    """number of epochs; the default is the length of the authors' Figure 9: 320,000 episodes"""
+    episodes_per_epoch: int = 8
+    """episodes collected per epoch, stepped together"""
+    updates_per_epoch: int = 64
+    """gradient steps per epoch"""
+    episode_length: int | None = None
+    """T, the maximum length of an episode (None: by robot)"""
+    terminate: bool = True
+    """end an episode when the robot falls, as Gymnasium does; the paper does not say"""
+    action_scale: float = 1.0
+    """factor on every action; below 1 the motors are weaker (ours)"""
+    normalize_obs: bool = False
+    """normalise observations by mean and std of random-action rollouts, fixed at the start"""
+    buffer_size: int = 500_000
+    """capacity of the replay buffer in transitions"""
+    hidden_layers: int = 2
+    """hidden layers per network"""
+    hidden_units: int = 1024
+    """units per hidden layer"""
+
     # Skill discovery (Appendix C)
-    num_skills: int | None = None  # discrete skills; 1: none, so that r_ext is all there is
-    discriminator_lr: float = 1e-4  # learning rate of the discriminator q
-    discriminator_batch_size: int = 256  # minibatch size of the discriminator q
-    ext_coef: float = 0.0  # coefficient of r_ext; 1 for Figure 9 and for downstream skills
-    v_star: float | None = None  # v*, the forward velocity at which r_ext reaches 1
+    num_skills: int | None = None
+    """number of discrete skills; with 1, the reward is r_ext alone (None: by robot)"""
+    discriminator_lr: float = 1e-4
+    """learning rate of the discriminator q"""
+    discriminator_batch_size: int = 256
+    """minibatch size of the discriminator q"""
+    ext_coef: float = 0.0
+    """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
+    v_star: float | None = None
+    """v*, the forward velocity at which r_ext reaches 1 (None: by robot)"""
+
     # Soft actor-critic (Table 2)
-    sac_lr: float = 1e-4  # learning rate of actor and critics
-    alpha_lr: float = 1e-4  # learning rate of the temperature
-    batch_size: int = 256  # minibatch size of actor, critics and temperature
-    gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # Polyak step of the target critics: 1 - the paper's smoothing coefficient
+    sac_lr: float = 1e-4
+    """learning rate of actor and critics"""
+    alpha_lr: float = 1e-4
+    """learning rate of the temperature"""
+    batch_size: int = 256
+    """minibatch size of actor, critics and temperature"""
+    gamma: float = 0.99
+    """discount factor"""
+    tau: float = 0.005
+    """step of the target critics towards the critics; 1 - the paper's smoothing coefficient"""
 
 
-# What the paper sets by robot
-ROBOTS = {  # T, v*, discrete skills
+# The paper's values by robot
+ROBOT_COLUMNS = ("episode_length", "v_star", "num_skills")
+ROBOTS = {
     "Ant": (200, 0.5, 16),
     "HalfCheetah": (200, 0.5, 16),
     "Humanoid": (400, 1.0, 16),
@@ -81,210 +137,57 @@ ROBOTS = {  # T, v*, discrete skills
     "Walker2d": (400, 1.0, 16),
     "any other": (200, 0.5, 16),
 }
+
+# --preset cpu (ours): values for every robot, then values that a robot has instead. The results on
+# HalfCheetah, the only robot measured, are in README.md.
+CPU_PRESET = {
+    "normalize_obs": True,
+    "hidden_units": 256,
+    "discriminator_lr": 1e-3,
+    "sac_lr": 3e-4,
+    "alpha_lr": 6e-4,
+    "total_epochs": 600,
+}
+CPU_PRESET_BY_ROBOT = {}
+
 MAY_BE_ZERO = ["seed", "ext_coef", "gamma"]
-FIXED_ON_RESUME = """env_id terminate action_scale normalize_obs episode_length episodes_per_epoch
-    buffer_size hidden_layers hidden_units num_skills""".split()  # shaping what is stored
+AT_MOST = {  # catches slips of the keyboard before they fill the memory
+    "gamma": 1,
+    "tau": 1,
+    "num_threads": os.cpu_count() or 1,
+    "hidden_layers": 100,
+    "hidden_units": 16_384,
+    "num_skills": 1_024,
+    "episodes_per_epoch": 1_000,
+    "episode_length": 1_000_000,
+}
+FIXED_ON_RESUME = [  # they shape what is stored; another preset would have no effect
+    "env_id", "preset", "terminate", "action_scale", "normalize_obs", "episode_length",
+    "episodes_per_epoch", "buffer_size", "hidden_layers", "hidden_units", "num_skills",
+]  # fmt: skip
 
 
-def fail(message):  # in one line, with a non-zero exit
-    raise SystemExit(f"{SCRIPT}.py: error: {' '.join(message.split())}")
-
-
-def parse_args(argv=None):
-    """The arguments, checked, with the robot's values; and the checkpoint to resume, if any."""
-    rows = [("robot", "T", "v*", "skills"), *((k, *v) for k, v in ROBOTS.items())]
-    table = "\n".join("    {:<12}{:>5}{:>6}{:>8}".format(*row) for row in rows)
-    description = f"{__doc__}\nBy robot, v4 and v5, where a flag says None:\n\n{table}"
-    line, checkpoint = tyro.cli(Args, args=argv, description=description), None
-    if line.resume is None:  # the robot's values become the defaults
-        T, v_star, num_skills = ROBOTS.get(line.env_id.split("-")[0], ROBOTS["any other"])
-        defaults = Args(episode_length=T, v_star=v_star, num_skills=num_skills)
-    else:  # the run's do
-        checkpoint = load_checkpoint(Path(line.resume) / "resume.pt")
-        defaults = Args(**{k: v for k, v in checkpoint["args"].items() if k in vars(Args())})
-    args = tyro.cli(Args, args=argv, default=defaults)
-    vars(args).update({k: getattr(defaults, k) for k, v in vars(args).items() if v is None})
-    if checkpoint:
-        for name in FIXED_ON_RESUME:
-            if getattr(args, name) != getattr(defaults, name):
-                fail(f"{name} cannot change on --resume, it was {getattr(defaults, name)}")
-        if checkpoint["state"]["epoch"] >= args.total_epochs:
-            fail(f"{args.resume} has had its {args.total_epochs} epochs: raise --total-epochs")
-    for name, value in vars(args).items():
-        number = type(value) in (int, float)
-        if number and not (0 < value < 2**63 or value == 0 and name in MAY_BE_ZERO):
-            fail(f"--{name.replace('_', '-')} cannot be {value}")
-    batches = [value for name, value in vars(args).items() if name.endswith("batch_size")]
-    needed = max(*batches, args.episodes_per_epoch * args.episode_length)
-    if args.buffer_size < needed:
-        fail(f"--buffer-size {args.buffer_size} is less than a batch or an epoch: take {needed}")
-    return args, checkpoint
-
-
-# ------------------------------------------ Environment -------------------------------------------
-def make_env(args, max_steps=None, **kwargs):
-    """An environment of `max_steps` (by default T) steps; one of no use here ends in one line."""
-    gym.logger.min_level = gym.logger.ERROR  # v4 ids are deprecated, and meant
-    mujoco.set_mju_user_warning(lambda message: None)  # HalfCheetah's would write a log file
-    if args.env_id in ("Ant", "Ant-v5"):
-        kwargs["include_cfrc_ext_in_observation"] = False  # as in v4
-    kwargs |= {} if args.terminate else {"terminate_when_unhealthy": False}
-    try:
-        env = gym.make(args.env_id, max_episode_steps=max_steps or args.episode_length, **kwargs)
-    except Exception as error:
-        fail(f"cannot make {args.env_id!r}{' with --no-terminate' * (not args.terminate)}: {error}")
-    for kind, space in [("observations", env.observation_space), ("actions", env.action_space)]:
-        if not (isinstance(space, gym.spaces.Box) and len(space.shape) == 1):
-            fail(f"{args.env_id} has {kind} {space}: {SCRIPT}.py needs a Box of one dimension")
-    if not env.action_space.is_bounded() or env.action_space.dtype.kind != "f":
-        fail(f"{args.env_id} has actions {env.action_space}: tanh needs real ones, with bounds")
-    return gym.wrappers.TransformAction(env, lambda a: args.action_scale * a, env.action_space)
-
-
-def observation_statistics(env, args, num_steps=10_000):
-    """Mean and std of random-action rollouts if observations are normalised, else 0 and 1."""
-    observations, obs = [], env.reset(seed=args.seed)[0]
-    env.action_space.seed(args.seed)
-    for _ in range(num_steps if args.normalize_obs else 1):
-        observations.append(obs)
-        obs, _, terminated, truncated, info = env.step(env.action_space.sample())
-        if terminated or truncated:
-            obs, _ = env.reset()
-    if args.ext_coef and "x_velocity" not in info:
-        fail(f"{args.env_id} reports no x_velocity for r_ext: leave --ext-coef out")
-    obs = torch.tensor(np.array(observations), dtype=torch.float32)
-    mean, std = obs.mean(dim=0), obs.std(dim=0, correction=0)
-    moves = args.normalize_obs & (std > 1e-3)  # a dimension that hardly moves keeps its scale
-    return {"obs_mean": mean * args.normalize_obs, "obs_std": torch.where(moves, std, 1.0)}
-
-
-# ----------------------------------------- Replay buffer ------------------------------------------
-# n + 1 observations, n actions, n forward velocities, and whether it ended by itself, not at T
-Episode = namedtuple("Episode", "obs actions velocity terminated")
-Batch = namedtuple("Batch", "obs actions next_obs velocity terminated skill")  # each (B, ...)
-
-
-class ReplayBuffer:
-    """A ring of rows, in which an episode of n transitions fills n + 1, one an observation: each is
-    stored once, and s_t+1 and s_t+L are look-ups. The oldest episodes make way for new ones."""
-
-    def __init__(self, capacity, episode_length, obs_dim, action_dim, skill_dim, device):
-        num_rows = capacity + -(-capacity // episode_length)  # with room for last observations
-        self.obs = torch.zeros(num_rows, obs_dim, device=device)
-        self.actions = torch.zeros(num_rows, action_dim, device=device)
-        self.velocity = torch.zeros(num_rows, device=device)
-        self.terminated = torch.zeros(num_rows, device=device, dtype=torch.bool)
-        self.start = torch.zeros(0, device=device, dtype=torch.long)
-        self.length = torch.zeros(0, device=device, dtype=torch.long)
-        self.skill = torch.zeros(0, skill_dim, device=device)
-        self.lengths, self.head = [], 0  # self.length again, on the host; the row to write next
-
-    def add(self, episode, skill):
-        n, num_rows, device, dropped = len(episode.actions), len(self.obs), self.obs.device, 0
-        while sum(self.lengths[dropped:]) + len(self.lengths) - dropped + n + 1 > num_rows:
-            dropped += 1
-        rows = torch.arange(self.head, self.head + n + 1, device=device) % num_rows
-        self.obs[rows] = torch.as_tensor(episode.obs, device=device)
-        self.actions[rows[:-1]] = torch.as_tensor(episode.actions, device=device)
-        self.velocity[rows[:-1]] = torch.as_tensor(episode.velocity, device=device)
-        self.terminated[rows] = False
-        self.terminated[rows[-2:-1]] = episode.terminated
-        self.start = torch.cat([self.start[dropped:], rows[:1]])
-        self.length = torch.cat([self.length[dropped:], torch.full_like(rows[:1], n)])
-        self.skill = torch.cat([self.skill[dropped:], skill.to(device)[None]])
-        self.lengths = self.lengths[dropped:] + [n]
-        self.head = (self.head + n + 1) % num_rows
-
-    def draw(self, weight, size):
-        """`size` episodes, each in proportion to its integer weight, without asking the host."""
-        cumulative = weight.cumsum(0)
-        u = torch.rand(size, device=weight.device, dtype=torch.float64) * cumulative[-1]
-        return torch.searchsorted(cumulative, u.long(), right=True)
-
-    def rows(self, episode, t):
-        """Where the observation of an episode at time t is stored."""
-        return (self.start[episode] + t) % len(self.obs)
-
-    def sample(self, batch_size):
-        """Transitions, uniformly over all that are stored."""
-        episode = self.draw(self.length, batch_size)
-        t = (torch.rand(batch_size, device=self.obs.device) * self.length[episode]).long()
-        i, next_obs = self.rows(episode, t), self.obs[self.rows(episode, t + 1)]
-        transition = (self.obs[i], self.actions[i], next_obs, self.velocity[i], self.terminated[i])
-        return Batch(*transition, self.skill[episode])
-
-
-# -------------------------------------------- Networks --------------------------------------------
-class MLP(nn.Sequential):
-    """ReLU layers over the concatenated inputs, initialised as in the paper's SAC code base."""
-
-    def __init__(self, *sizes):
-        layers = []
-        for size_in, size_out in zip(sizes[:-1], sizes[1:]):
-            layers += [nn.Linear(size_in, size_out), nn.ReLU(inplace=True)]
-            nn.init.xavier_uniform_(layers[-2].weight)
-            nn.init.zeros_(layers[-2].bias)
-        super().__init__(*layers[:-1])
-
-    def forward(self, *inputs):
-        return super().forward(torch.cat(inputs, dim=-1) if len(inputs) > 1 else inputs[0])
-
-
-class Actor(nn.Module):
-    """pi(a | s, skill): a Gaussian, squashed by tanh into the range of the actions."""
-
-    def __init__(self, *sizes, action_low, action_high):
-        super().__init__()
-        self.net = MLP(*sizes, 2 * len(action_low))
-        scale, bias = (action_high - action_low) / 2, (action_high + action_low) / 2
-        self.register_buffer("action_scale", torch.as_tensor(scale, dtype=torch.float32))
-        self.register_buffer("action_bias", torch.as_tensor(bias, dtype=torch.float32))
-        self.log_constant = float(np.log(4 * scale * np.sqrt(2 * np.pi)).sum())
-
-    def forward(self, obs, skill):
-        mean, log_std = self.net(obs, skill).chunk(2, dim=-1)
-        return mean, log_std.clamp(-20, 2)
-
-    def sample(self, obs, skill):
-        """An action, reparameterised, and its log-probability log N(u) - log da/du. For the latter,
-        log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which is exact for large |u|, too."""
-        mean, log_std = self(obs, skill)
-        noise = torch.randn_like(mean)
-        u = mean + log_std.exp() * noise
-        log_pi = 2 * (u + F.softplus(-2 * u)) - log_std - 0.5 * noise**2  # but for constants
-        action = torch.tanh(u) * self.action_scale + self.action_bias
-        return action, log_pi.sum(dim=-1) - self.log_constant
-
-    @torch.no_grad()
-    def act(self, obs, skill, deterministic):
-        mean, log_std = self(obs, skill)
-        u = mean if deterministic else mean + log_std.exp() * torch.randn_like(mean)
-        return torch.tanh(u) * self.action_scale + self.action_bias
-
-
-class Critic(nn.ModuleList):
-    """Two Q(s, skill, a), of which SAC takes the smaller."""
-
-    def __init__(self, *sizes):
-        super().__init__([MLP(*sizes), MLP(*sizes)])
-
-    def forward(self, obs, skill, actions):
-        x = torch.cat([obs, skill, actions], dim=-1)
-        return [qf(x).squeeze(-1) for qf in self]
-
-
-# ---------------------------------------- Skill discovery -----------------------------------------
+# ------------------------------------------- The method -------------------------------------------
 def diayn_reward(logits, skill):
-    """Eq. (1): log q(z | s') - log p(z): log D if the state gives its skill away, 0 if it tells
-    nothing. Without log p(z) it would never be positive, and to fall early would pay."""
+    """Eq. (1): log q(z | s') - log p(z), where p(z) = 1/D.
+
+    log D where the state reveals its skill, 0 where it says nothing."""
+    # NOTE(paper): log p(z), a constant in Eq. (2), is kept: without it no reward is positive, and
+    # falling early would pay.
     log_q = (F.log_softmax(logits, dim=-1) * skill).sum(dim=-1)  # (B,)
-    return log_q + math.log(skill.shape[-1])
+    num_skills = skill.shape[-1]
+    return log_q + math.log(num_skills)
 
 
 def discriminator_loss(logits, skill):
-    """Eq. (2): -E[log q(z | s')], by which q comes near p(z | s')."""
-    accuracy = (logits.argmax(dim=-1) == skill.argmax(dim=-1)).float().mean()
-    return F.cross_entropy(logits, skill), {"diayn/accuracy": accuracy}
+    """Eq. (2): -E[log q(z | s')], which brings q near p(z | s')."""
+    loss = F.cross_entropy(logits, skill)
+    is_right = logits.argmax(dim=-1) == skill.argmax(dim=-1)  # (B,)
+    metrics = {
+        "losses/discriminator_loss": loss.detach(),
+        "diayn/accuracy": is_right.float().mean(),
+    }
+    return loss, metrics
 
 
 def external_reward(velocity, v_star):
@@ -292,235 +195,841 @@ def external_reward(velocity, v_star):
     return (velocity / v_star).clamp(max=1.0)
 
 
-def sample_skills(n, args, device):
-    """n skills of the prior, (n, D): one-hot."""
-    index = torch.randint(args.num_skills, (n,), device=device)
+def sample_skills(count, args, device):
+    """p(z), (count, D): one-hot, each equally likely."""
+    index = torch.randint(args.num_skills, (count,), device=device)
     return F.one_hot(index, args.num_skills).float()
 
 
 @torch.no_grad()
 def intrinsic_reward(agent, obs, next_obs, skill, args):
-    """Of transitions, (B,), by the discriminator as it is."""
-    return diayn_reward(agent.discriminator(next_obs), skill)
+    """The reward of transitions, (B,)."""
+    logits = agent.discriminator(next_obs)  # (B, D)
+    return diayn_reward(logits, skill)
 
 
-# --------------------------------------- Soft actor-critic ----------------------------------------
+# -------------------------------------------- Networks --------------------------------------------
+class MLP(nn.Sequential):
+    """Linear layers with ReLU in between, initialised as in the SAC code that the paper uses."""
+
+    def __init__(self, size_in, hidden_layers, hidden_units, size_out):
+        sizes = [size_in] + hidden_layers * [hidden_units] + [size_out]
+        layers = []
+        for i in range(len(sizes) - 1):
+            linear = nn.Linear(sizes[i], sizes[i + 1])
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+            layers += [linear, nn.ReLU(inplace=True)]
+        super().__init__(*layers[:-1])  # no ReLU at the end
+
+    def forward(self, *inputs):
+        return super().forward(torch.cat(inputs, dim=-1))
+
+
+class Actor(nn.Module):
+    """pi(a | s, skill): a Gaussian, squashed by tanh into the range of the actions."""
+
+    def __init__(self, size_in, hidden_layers, hidden_units, action_space):
+        super().__init__()
+        scale = (action_space.high - action_space.low) / 2
+        bias = (action_space.high + action_space.low) / 2
+        self.net = MLP(size_in, hidden_layers, hidden_units, 2 * len(scale))
+        # Half the range of the actions and its middle, not the flag --action-scale
+        self.register_buffer("action_scale", torch.as_tensor(scale, dtype=torch.float32))
+        self.register_buffer("action_bias", torch.as_tensor(bias, dtype=torch.float32))
+        # The constants of log pi(a) in `sample`: sqrt(2 pi) of the Gaussian, 4 scale of da/du
+        self.log_constant = float(np.log(4 * scale * np.sqrt(2 * np.pi)).sum())
+
+    def forward(self, obs, skill):
+        mean, log_std = self.net(obs, skill).chunk(2, dim=-1)
+        return mean, log_std.clamp(-20, 2)
+
+    def sample(self, obs, skill):
+        """A reparameterised action and its log-probability."""
+        mean, log_std = self(obs, skill)
+        noise = torch.randn_like(mean)
+        u = mean + log_std.exp() * noise
+        # log pi(a) = log N(u) - log(da/du), where da/du = scale (1 - tanh(u)^2), and
+        # log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which is exact for large |u| as well.
+        # First without the constants:
+        log_pi = 2 * (u + F.softplus(-2 * u)) - log_std - 0.5 * noise**2
+        log_pi = log_pi.sum(dim=-1) - self.log_constant
+        action = torch.tanh(u) * self.action_scale + self.action_bias
+        return action, log_pi
+
+    @torch.no_grad()
+    def act(self, obs, skill, deterministic):
+        """An action for the environment: sampled, or tanh of the mean."""
+        mean, log_std = self(obs, skill)
+        u = mean
+        if not deterministic:
+            u = mean + log_std.exp() * torch.randn_like(mean)
+        return torch.tanh(u) * self.action_scale + self.action_bias
+
+
+class Critic(nn.ModuleList):
+    """Two Q(s, skill, a), of which SAC takes the smaller."""
+
+    def __init__(self, size_in, hidden_layers, hidden_units):
+        qf1 = MLP(size_in, hidden_layers, hidden_units, 1)
+        qf2 = MLP(size_in, hidden_layers, hidden_units, 1)
+        super().__init__([qf1, qf2])
+
+    def forward(self, obs, skill, actions):
+        qf1, qf2 = self
+        x = torch.cat([obs, skill, actions], dim=-1)
+        return qf1(x).squeeze(-1), qf2(x).squeeze(-1)  # (B,) each
+
+
 class Agent(nn.Module):
     """All that a gradient step changes: networks, temperature, and their optimisers."""
 
     def __init__(self, args, obs_dim, action_space, device):
         super().__init__()
-        hidden, action_dim = [args.hidden_units] * args.hidden_layers, action_space.shape[0]
+        action_dim = action_space.shape[0]
         self.skill_dim = args.num_skills
-        sizes = (obs_dim + self.skill_dim, *hidden)
-        self.discriminator = MLP(obs_dim, *hidden, self.skill_dim)  # logits of q(z | s)
-        self.actor = Actor(*sizes, action_low=action_space.low, action_high=action_space.high)
-        self.critic = Critic(sizes[0] + action_dim, *hidden, 1)
+        size_in = obs_dim + self.skill_dim
+        layers = args.hidden_layers
+        units = args.hidden_units
+        self.discriminator = MLP(obs_dim, layers, units, self.skill_dim)  # logits of q(z | s)
+        self.actor = Actor(size_in, layers, units, action_space)
+        self.critic = Critic(size_in + action_dim, layers, units)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        # NOTE(paper): "auto-tuned" leaves first temperature and target entropy open: 1 and -|A|.
-        self.log_alpha, self.target_entropy = nn.Parameter(torch.zeros(())), -float(action_dim)
-        self.to(device)
-        fused = torch.device(device).type != "meta"  # all parameters in one kernel; `meta` has none
-        temperature = {"params": [self.log_alpha], "lr": args.alpha_lr}
-        discriminator = self.discriminator.parameters()
-        policy = [{"params": list(self.actor.parameters())}, temperature]
+        # NOTE(paper): the first temperature and the target entropy are open
+        self.log_alpha = nn.Parameter(torch.zeros(()))  # a temperature of 1
+        self.target_entropy = -float(action_dim)
+        self.device = torch.device(device)
+        self.to(self.device)
+
+        fused = self.device.type != "meta"  # faster; tests run on `meta`, which does not have it
+        q = self.discriminator.parameters()
         self.optimizers = {
-            "discriminator": torch.optim.Adam(discriminator, args.discriminator_lr, fused=fused),
+            "discriminator": torch.optim.Adam(q, args.discriminator_lr, fused=fused),
             "critic": torch.optim.Adam(self.critic.parameters(), args.sac_lr, fused=fused),
-            "actor": torch.optim.Adam(policy, args.sac_lr, fused=fused),
+            "actor": torch.optim.Adam(self.actor.parameters(), args.sac_lr, fused=fused),
+            "alpha": torch.optim.Adam([self.log_alpha], args.alpha_lr, fused=fused),
         }
 
+    def act(self, obs, skill, deterministic):
+        """What a rollout calls. In psd_metra.py the actor sees less than the rollout does."""
+        return self.actor.act(obs, skill, deterministic)
 
-def critic_loss(agent, batch, skill, reward, alpha, gamma):
-    """Squared Bellman error of both critics; a terminated transition does not bootstrap."""
+
+# --------------------------------------- Soft actor-critic ----------------------------------------
+def critic_loss(agent, batch, reward, alpha, gamma):
+    """Squared Bellman error of both critics. A terminated transition does not bootstrap."""
     with torch.no_grad():
-        next_actions, log_pi = agent.actor.sample(batch.next_obs, skill)
-        min_qf_next_target = torch.min(*agent.target_critic(batch.next_obs, skill, next_actions))
-        next_q_value = reward + gamma * ~batch.terminated * (min_qf_next_target - alpha * log_pi)
-    qf1, qf2 = agent.critic(batch.obs, skill, batch.actions)
+        next_actions, next_log_pi = agent.actor.sample(batch.next_obs, batch.skill)
+        qf1_next, qf2_next = agent.target_critic(batch.next_obs, batch.skill, next_actions)
+        min_qf_next = torch.min(qf1_next, qf2_next) - alpha * next_log_pi
+        next_q_value = reward + gamma * ~batch.terminated * min_qf_next
+    qf1, qf2 = agent.critic(batch.obs, batch.skill, batch.actions)
     loss = F.mse_loss(qf1, next_q_value) + F.mse_loss(qf2, next_q_value)
-    return loss, {"losses/qf_values": qf1.detach().mean(), "losses/reward": reward.mean()}
+    metrics = {
+        "losses/critic_loss": loss.detach(),
+        "losses/qf_values": qf1.detach().mean(),
+        "losses/reward": reward.mean(),
+    }
+    return loss, metrics
 
 
-def actor_loss(agent, batch, skill, alpha):
-    """E[alpha log pi - min Q]."""
-    actions, log_pi = agent.actor.sample(batch.obs, skill)
-    min_qf = torch.min(*agent.critic(batch.obs, skill, actions))
-    loss, entropy = (alpha * log_pi - min_qf).mean(), -log_pi.detach().mean()
-    return loss, {"losses/actor_loss": loss.detach(), "losses/entropy": entropy}
+def actor_loss(agent, batch, alpha):
+    """E[alpha log pi - min Q]; and the entropy, which the temperature needs."""
+    actions, log_pi = agent.actor.sample(batch.obs, batch.skill)
+    qf1, qf2 = agent.critic(batch.obs, batch.skill, actions)
+    loss = (alpha * log_pi - torch.min(qf1, qf2)).mean()
+    entropy = -log_pi.detach().mean()
+    return loss, entropy, {"losses/actor_loss": loss.detach(), "losses/entropy": entropy}
 
 
 def temperature_loss(agent, entropy):
-    """Raises alpha while the entropy is below its target."""
-    return agent.log_alpha * (entropy - agent.target_entropy), {}
+    """Raises the temperature while the entropy is below its target."""
+    return agent.log_alpha * (entropy - agent.target_entropy)
 
 
 def update(agent, buffer, args):
-    """One gradient step of everything; metrics stay on the device."""
-    alpha, metrics = agent.log_alpha.detach().exp(), {}
+    """Lines 8 to 10 of Algorithm 1: one gradient step of every network.
 
-    def step(name, loss, loss_metrics):
-        parameters = [p for g in agent.optimizers[name].param_groups for p in g["params"]]
-        for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters)):
-            p.grad = gradient  # of nothing else: the critics have none in the actor's step
-        agent.optimizers[name].step()
-        metrics.update({f"losses/{name}_loss": loss.detach()} | loss_metrics)
+    The metrics are tensors on the device, so that a GPU need not wait."""
+    metrics = {}
 
+    # Line 8: the discriminator
     batch = buffer.sample(args.discriminator_batch_size)
-    step("discriminator", *discriminator_loss(agent.discriminator(batch.next_obs), batch.skill))
+    logits = agent.discriminator(batch.next_obs)  # (B, D)
+    q_loss, q_metrics = discriminator_loss(logits, batch.skill)
+    agent.optimizers["discriminator"].zero_grad()
+    q_loss.backward()
+    agent.optimizers["discriminator"].step()
+    metrics.update(q_metrics)
+
+    # Line 9: rewards of a fresh batch, from the discriminator just updated
     batch = buffer.sample(args.batch_size)
-    skill = batch.skill
-    reward = intrinsic_reward(agent, batch.obs, batch.next_obs, skill, args)  # of the current q
+    reward = intrinsic_reward(agent, batch.obs, batch.next_obs, batch.skill, args)
     reward += args.ext_coef * external_reward(batch.velocity, args.v_star)
-    step("critic", *critic_loss(agent, batch, skill, reward, alpha, args.gamma))
-    pi_loss, pi_metrics = actor_loss(agent, batch, skill, alpha)
-    alpha_loss, _ = temperature_loss(agent, pi_metrics["losses/entropy"])
-    step("actor", pi_loss + alpha_loss, pi_metrics)  # one step is faster than two
+
+    # Line 10: soft actor-critic
+    alpha = agent.log_alpha.detach().exp()
+    metrics["losses/alpha"] = alpha
+
+    qf_loss, qf_metrics = critic_loss(agent, batch, reward, alpha, args.gamma)
+    agent.optimizers["critic"].zero_grad()
+    qf_loss.backward()
+    agent.optimizers["critic"].step()
+    metrics.update(qf_metrics)
+
+    agent.critic.requires_grad_(False)  # saves the time for gradients that nobody uses
+    pi_loss, entropy, pi_metrics = actor_loss(agent, batch, alpha)
+    agent.optimizers["actor"].zero_grad()
+    pi_loss.backward()
+    agent.optimizers["actor"].step()
+    agent.critic.requires_grad_(True)
+    metrics.update(pi_metrics)
+
+    alpha_loss = temperature_loss(agent, entropy)
+    agent.optimizers["alpha"].zero_grad()
+    alpha_loss.backward()
+    agent.optimizers["alpha"].step()
+
     with torch.no_grad():
-        targets, sources = agent.target_critic.parameters(), agent.critic.parameters()
-        torch._foreach_lerp_(list(targets), list(sources), args.tau)
-    return metrics | {"losses/alpha": alpha}
+        for target, source in zip(agent.target_critic.parameters(), agent.critic.parameters()):
+            target.lerp_(source, args.tau)
+    return metrics
 
 
-# -------------------------------------------- Rollouts --------------------------------------------
-def rollout(envs, key, actor, skill, state, deterministic=False):
-    """An episode in each environment, a batched policy call a step; those that ended are skipped.
-    Resets are seeded by `key` and place; observations come back normalised, as the actor's are."""
-    mean, std = state["obs_mean"].numpy(), state["obs_std"].numpy()
-    seeds = np.random.SeedSequence(key).generate_state(len(envs)).tolist()
-    n, T = len(envs), envs[0].spec.max_episode_steps
-    obs = np.zeros((n, T + 1, *envs[0].observation_space.shape), np.float32)
-    actions = np.zeros((n, T, *envs[0].action_space.shape), np.float32)
-    velocity, length, terminated = np.zeros((n, T), np.float32), [0] * n, [False] * n
-    for i, env in enumerate(envs):
-        obs[i, 0] = (env.reset(seed=seeds[i])[0] - mean) / std
-    active, t = list(range(n)), 0
+# ----------------------------------------- Replay buffer ------------------------------------------
+# n + 1 observations, n actions, n forward velocities, and whether the episode was terminated
+# (True) or truncated at T (False)
+Episode = namedtuple("Episode", "obs actions velocity terminated")
+# B transitions for SAC, each entry (B, ...)
+Batch = namedtuple("Batch", "obs actions next_obs velocity terminated skill period")
+
+
+class ReplayBuffer:
+    """A ring of rows, one row per observation: an episode of n transitions fills n + 1 rows.
+
+    Each observation is stored once, and s_{t+1} and s_{t+L} are look-ups. The oldest episodes make
+    room for new ones."""
+
+    def __init__(self, capacity, episode_length, obs_dim, action_dim, skill_dim, device):
+        num_episodes = math.ceil(capacity / episode_length)
+        num_rows = capacity + num_episodes  # one more per episode, for its last observation
+        # One entry per row
+        self.obs = torch.zeros(num_rows, obs_dim, device=device)
+        self.actions = torch.zeros(num_rows, action_dim, device=device)
+        self.velocity = torch.zeros(num_rows, device=device)
+        self.terminated = torch.zeros(num_rows, device=device, dtype=torch.bool)
+        # One entry per episode, the oldest first
+        self.start = torch.zeros(0, device=device, dtype=torch.long)
+        self.length = torch.zeros(0, device=device, dtype=torch.long)
+        self.period = torch.zeros(0, device=device)
+        self.skill = torch.zeros(0, skill_dim, device=device)
+        self.rows_per_episode = []  # length + 1, as Python ints, so that `add` need not ask the GPU
+        self.head = 0  # the row to write next
+
+    def add(self, episode, skill, period):
+        """Stores an episode with its skill and its L."""
+        device = self.obs.device
+        num_rows = len(self.obs)
+        new_rows = len(episode.obs)
+        dropped = 0
+        while sum(self.rows_per_episode[dropped:]) + new_rows > num_rows:
+            dropped += 1
+        self.rows_per_episode = self.rows_per_episode[dropped:] + [new_rows]
+
+        rows = torch.arange(self.head, self.head + new_rows, device=device) % num_rows
+        self.obs[rows] = torch.as_tensor(episode.obs, device=device)
+        self.actions[rows[:-1]] = torch.as_tensor(episode.actions, device=device)
+        self.velocity[rows[:-1]] = torch.as_tensor(episode.velocity, device=device)
+        self.terminated[rows] = False
+        last_transition = rows[-2:-1]  # a slice: with a single index a GPU would have to wait
+        self.terminated[last_transition] = episode.terminated
+        self.head = (self.head + new_rows) % num_rows
+
+        length = torch.full((1,), new_rows - 1, device=device)
+        period = torch.full((1,), float(period), device=device)
+        self.start = torch.cat([self.start[dropped:], rows[:1]])
+        self.length = torch.cat([self.length[dropped:], length])
+        self.period = torch.cat([self.period[dropped:], period])
+        self.skill = torch.cat([self.skill[dropped:], skill.to(device)[None]])
+
+    def draw_episodes(self, weight, size):
+        """`size` episodes, drawn with probabilities in proportion to integer (or bool) weights."""
+        # u is an integer from 0 to total - 1; it belongs to the first episode with cumulative > u
+        cumulative = weight.cumsum(0)
+        u = torch.rand(size, device=weight.device, dtype=torch.float64) * cumulative[-1]
+        return torch.searchsorted(cumulative, u.long(), right=True)
+
+    def rows(self, episode, t):
+        """The row of an episode's observation at time t."""
+        return (self.start[episode] + t) % len(self.obs)
+
+    def sample(self, batch_size):
+        """Transitions, uniformly over all that are stored."""
+        episode = self.draw_episodes(self.length, batch_size)
+        t = (torch.rand(batch_size, device=self.obs.device) * self.length[episode]).long()
+        row = self.rows(episode, t)
+        next_row = self.rows(episode, t + 1)
+        return Batch(
+            obs=self.obs[row],
+            actions=self.actions[row],
+            next_obs=self.obs[next_row],
+            velocity=self.velocity[row],
+            terminated=self.terminated[row],
+            skill=self.skill[episode],
+            period=self.period[episode],
+        )
+
+
+# ------------------------------------ Environment and rollouts ------------------------------------
+def robot_name(env_id):
+    """Walker2d for Walker2d-v4 and for module:Walker2d-v4."""
+    return env_id.split(":")[-1].split("-")[0]
+
+
+def make_env(args, max_steps=None, **kwargs):
+    """A checked environment. evaluate.py asks for other lengths than T, and for rendering."""
+    gym.logger.min_level = gym.logger.ERROR  # v4 ids are deprecated, but used on purpose
+    mujoco.set_mju_user_warning(lambda message: None)  # or HalfCheetah writes MUJOCO_LOG.TXT
+    if robot_name(args.env_id) == "Ant" and not args.env_id.endswith("v4"):
+        kwargs["include_cfrc_ext_in_observation"] = False  # no contact forces, as in v4
+    if not args.terminate:
+        kwargs["terminate_when_unhealthy"] = False
+    steps = max_steps or args.episode_length
+    try:
+        env = gym.make(args.env_id, max_episode_steps=steps, **kwargs)
+    except Exception as error:  # of many types
+        if "terminate_when_unhealthy" in str(error):
+            fail(f"{args.env_id} cannot switch its termination off: leave --no-terminate out")
+        fail(f"cannot make {args.env_id!r}: {error}")
+    if isinstance(env.observation_space, gym.spaces.Dict):
+        env = gym.wrappers.FlattenObservation(env)
+    check_space(args.env_id, "observations", env.observation_space)
+    check_space(args.env_id, "actions", env.action_space)
+    if not env.action_space.is_bounded() or env.action_space.dtype.kind != "f":
+        fail(f"{args.env_id} has actions {env.action_space}: {SCRIPT}.py needs bounded floats")
+    return gym.wrappers.TransformAction(env, lambda a: args.action_scale * a, env.action_space)
+
+
+def check_space(env_id, kind, space):
+    if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
+        fail(f"{env_id} has {kind} {space}: {SCRIPT}.py needs a Box of one dimension")
+    if space.shape[0] == 0:
+        fail(f"{env_id} has no {kind}: {SCRIPT}.py needs one at least")
+
+
+def check_velocity(env, args):
+    """r_ext needs an environment that reports its forward velocity."""
+    if args.ext_coef:
+        env.reset(seed=args.seed)
+        env.action_space.seed(args.seed)
+        info = env.step(env.action_space.sample())[-1]
+        if "x_velocity" not in info:
+            fail(f"{args.env_id} reports no x_velocity for r_ext: leave --ext-coef out")
+
+
+def observation_statistics(env, args, num_steps=10_000):
+    """Mean and std of random-action rollouts if observations are normalised, else 0 and 1."""
+    obs, _ = env.reset(seed=args.seed)
+    if not args.normalize_obs:
+        return {"obs_mean": torch.zeros(len(obs)), "obs_std": torch.ones(len(obs))}
+    env.action_space.seed(args.seed)
+    observations = []
+    for _ in range(num_steps):
+        observations.append(obs)
+        obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        if terminated or truncated:
+            obs, _ = env.reset()
+    observations = torch.tensor(np.array(observations), dtype=torch.float32)
+    std = observations.std(dim=0, correction=0)
+    std = torch.where(std > 1e-3, std, 1.0)  # a dimension that hardly moves keeps its scale
+    return {"obs_mean": observations.mean(dim=0), "obs_std": std}
+
+
+def rollout(envs, key, agent, skill, progress, deterministic=False):
+    """One episode per environment, with one batched policy call per step.
+
+    `progress` holds the mean and std that normalise observations; episodes come back normalised.
+    Environment i is reset with a seed made from `key` and i, so a resumed run needs no saved
+    environments."""
+    mean = progress["obs_mean"].numpy()
+    std = progress["obs_std"].numpy()
+    num_envs = len(envs)
+    T = envs[0].spec.max_episode_steps
+    obs_dim = envs[0].observation_space.shape[0]
+    action_dim = envs[0].action_space.shape[0]
+    obs = np.zeros((num_envs, T + 1, obs_dim), np.float32)
+    actions = np.zeros((num_envs, T, action_dim), np.float32)
+    velocity = np.zeros((num_envs, T), np.float32)
+    terminated = [False] * num_envs
+    length = [0] * num_envs
+
+    seeds = np.random.SeedSequence(key).generate_state(num_envs).tolist()
+    for i in range(num_envs):
+        first_obs, _ = envs[i].reset(seed=seeds[i])
+        obs[i, 0] = (first_obs - mean) / std
+
+    active = list(range(num_envs))  # the environments whose episode has not ended
+    t = 0
     while active:
         policy_obs = torch.as_tensor(obs[active, t], device=skill.device)
-        actions[active, t] = actor.act(policy_obs, skill[active], deterministic).cpu().numpy()
+        actions[active, t] = agent.act(policy_obs, skill[active], deterministic).cpu().numpy()
         for i in active.copy():
             next_obs, _, terminated[i], truncated, info = envs[i].step(actions[i, t])
             obs[i, t + 1] = (next_obs - mean) / std
             velocity[i, t] = info.get("x_velocity", 0.0)
             if terminated[i] or truncated:
-                active.remove(i)
                 length[i] = t + 1
+                active.remove(i)
         t += 1
-    episodes = zip(obs, actions, velocity, terminated, length)
-    return [Episode(o[: n + 1], a[:n], v[:n], end) for o, a, v, end, n in episodes]
+
+    episodes = []
+    for i, n in enumerate(length):
+        if not np.isfinite(obs[i, : n + 1]).all():
+            raise FloatingPointError("the environment returned an observation that is not finite")
+        end = bool(terminated[i])
+        episodes.append(Episode(obs[i, : n + 1], actions[i, :n], velocity[i, :n], end))
+    return episodes
 
 
-# ------------------------------------------- Checkpoint -------------------------------------------
-def save_checkpoint(run_dir, args, state, agent, buffer):
-    """resume.pt holds everything; model.pt what it takes to act and to measure."""
-    model = {"script": SCRIPT, "args": vars(args), "state": state}
-    everything = {**model, "agent": agent.state_dict(), "buffer": vars(buffer)}
-    model["agent"] = {k: w for k, w in agent.state_dict().items() if k.startswith(("actor", "phi"))}
+# ---------------------------- Checking arguments, saving and resuming -----------------------------
+def fail(message):
+    """Exits with an error message and a non-zero exit code."""
+    one_line = " ".join(message.split())
+    raise SystemExit(f"{SCRIPT}.py: error: {one_line}")
+
+
+def describe_presets():
+    """The tables that --help prints."""
+    lines = ["--preset paper, by robot (v4 and v5):"]
+    for robot, values in ROBOTS.items():
+        cells = [f"{name} {value}" for name, value in zip(ROBOT_COLUMNS, values)]
+        lines.append(f"    {robot:<12}" + ", ".join(cells))
+    lines.append("--preset cpu, for every robot:")
+    cells = [f"{name} {value}" for name, value in CPU_PRESET.items()]
+    lines.append("    " + ", ".join(cells))
+    if CPU_PRESET_BY_ROBOT:
+        lines.append("--preset cpu, instead of that by robot:")
+    for robot, values in CPU_PRESET_BY_ROBOT.items():
+        cells = [f"{name} {value}" for name, value in values.items()]
+        lines.append(f"    {robot:<12}" + ", ".join(cells))
+    return "\n".join(lines)
+
+
+def peek(argv):
+    """A first look at the command line, before tyro reads all of it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    # The defaults of the other flags depend on these
+    parser.add_argument("--env-id", "--env_id", default=Args.env_id)
+    parser.add_argument("--preset", default=Args.preset)
+    parser.add_argument("--resume")
+    # With --resume it matters whether this was given at all
+    parser.add_argument("--run-name", "--run_name")
+    return parser.parse_known_args(argv)[0]
+
+
+def default_args(env_id, preset):
+    """The defaults of a new run."""
+    robot = robot_name(env_id)
+    values = dict(zip(ROBOT_COLUMNS, ROBOTS.get(robot, ROBOTS["any other"])))
+    if preset == "cpu":
+        values.update(CPU_PRESET)
+        values.update(CPU_PRESET_BY_ROBOT.get(robot, {}))
+    return Args(**values)
+
+
+def saved_args(checkpoint, given):
+    """The arguments of the run to resume."""
+    if given.run_name is not None:
+        fail("--run-name cannot be given with --resume: a run stays in its folder")
+    known = {k: v for k, v in checkpoint["args"].items() if k in vars(Args())}
+    defaults = Args(**known)
+    env_id = str(defaults.env_id)
+    if ":" in env_id and given.env_id != env_id:
+        module = env_id.split(":")[0]
+        fail(
+            f"{given.resume} imports the module {module!r}: if you trust it, add --env-id {env_id}"
+        )
+    return defaults
+
+
+def parse_args(argv=None):
+    """The arguments, checked, and the checkpoint to resume, if any."""
+    given = peek(argv)
+    checkpoint = None
+    if given.resume is None:
+        defaults = default_args(given.env_id, given.preset)
+    else:
+        checkpoint = load_checkpoint(resume_path(given.resume))
+        defaults = saved_args(checkpoint, given)
+
+    description = f"{__doc__}\n{describe_presets()}"
+    args = tyro.cli(Args, args=argv, default=defaults, description=description)
+    for name, value in vars(defaults).items():
+        if getattr(args, name) is None:  # as in --v-star None, which means the default
+            setattr(args, name, value)
+    if checkpoint is not None:
+        args.resume = str(resume_path(args.resume).parent)
+        check_resume(args, defaults, checkpoint["progress"])
+    check_args(args)
+    return args, checkpoint
+
+
+def check_resume(args, defaults, progress):
+    """Exits with an error if a run cannot continue with these arguments."""
+    for name in FIXED_ON_RESUME:
+        if getattr(args, name) != getattr(defaults, name):
+            fail(f"{name} cannot change on --resume, it was {getattr(defaults, name)}")
+    if progress["epoch"] >= args.total_epochs:
+        fail(f"{args.resume} has had its {args.total_epochs} epochs: raise --total-epochs")
+
+
+def check_numbers(args):
+    """Exits with an error if a number is out of its range."""
+    for name, value in vars(args).items():
+        if type(value) not in (int, float):
+            continue
+        flag = "--" + name.replace("_", "-")
+        is_positive = value > 0  # False for nan
+        is_allowed_zero = value == 0 and name in MAY_BE_ZERO
+        if not is_positive and not is_allowed_zero:
+            fail(f"{flag} cannot be {value}")
+        highest = AT_MOST.get(name, 2**63 - 1)
+        if value > highest:
+            fail(f"{flag} cannot be {value}: at most {highest} is possible here")
+    gigabytes = 4e-9 * args.hidden_layers * args.hidden_units**2
+    if gigabytes > 2:
+        fail(f"--hidden-units makes networks of {gigabytes:.0f} GB each: take less")
+
+
+def check_args(args):
+    """Exits with an error if a value cannot work."""
+    check_numbers(args)
+    needed = args.episodes_per_epoch * args.episode_length
+    for name, value in vars(args).items():
+        if name.endswith("batch_size"):
+            needed = max(needed, value)
+    if args.buffer_size < needed:
+        fail(f"--buffer-size must hold a batch and an epoch's episodes: {needed} or more")
+
+
+def run_folder(args):
+    """The folder of the run: the one to resume, or one below runs/."""
+    if args.resume is not None:
+        return Path(args.resume)
+    name = args.run_name or f"{args.env_id}__{SCRIPT}__{args.seed}__{int(time.time())}"
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        fail(f"--run-name {name!r} leads out of runs/: choose a name below it")
+    return Path("runs") / name
+
+
+def open_run_folder(run_dir, is_new):
+    """Makes the run folder and locks it against other processes. Returns the open lock file; the
+    operating system releases the lock when the process ends."""
+    try:
+        if is_new and ((run_dir / "resume.pt").exists() or (run_dir / "model.pt").exists()):
+            fail(f"{run_dir} exists: --resume it, or choose another --run-name")
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = open(run_dir / "lock", "w")
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fail(f"{run_dir} is in use by another process: wait for it, or choose another --run-name")
+    except OSError as error:
+        fail(f"cannot write to {run_dir}: {error.strerror}")
+    return lock
+
+
+def save_checkpoint(run_dir, args, progress, agent, buffer):
+    """resume.pt holds everything; model.pt holds what it takes to act and to measure."""
+    weights = agent.state_dict()
+    model = {"script": SCRIPT, "args": vars(args), "progress": progress}
+    everything = dict(model)
+    model["agent"] = {k: w for k, w in weights.items() if k.startswith(("actor", "phi"))}
+    everything["agent"] = weights
+    everything["buffer"] = vars(buffer)
+    # Adam's moments; the learning rates are those of the arguments
     everything["optimizers"] = {k: o.state_dict()["state"] for k, o in agent.optimizers.items()}
-    everything["rng"] = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
-    for name, content in [("resume.pt", everything), ("model.pt", model)]:
-        with open(run_dir / f"{name}.tmp", "wb") as file:
+    everything["rng"] = [torch.get_rng_state()]
+    if agent.device.type == "cuda":
+        everything["rng"].append(torch.cuda.get_rng_state())
+    write_file(run_dir / "resume.pt", everything)
+    write_file(run_dir / "model.pt", model)
+
+
+def write_file(path, content):
+    """Writes beside the old file and then renames, so that a kill leaves the old or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as file:
             torch.save(content, file)
             os.fsync(file.fileno())
-        os.replace(run_dir / f"{name}.tmp", run_dir / name)  # a kill leaves the old or the new file
+        os.replace(temporary, path)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise OSError(f"cannot write {path} ({error})") from error
+
+
+def resume_path(resume):
+    """--resume takes the run folder or the file in it."""
+    path = Path(resume)
+    return path if path.name == "resume.pt" else path / "resume.pt"
+
+
+# What resume.pt holds
+PARTS = {
+    "script": str,
+    "args": dict,
+    "progress": dict,
+    "agent": dict,
+    "buffer": dict,
+    "optimizers": dict,
+    "rng": list,
+}
+PROGRESS = {
+    "epoch": int,
+    "global_step": int,  # environment steps of training so far
+    "obs_mean": torch.Tensor,
+    "obs_std": torch.Tensor,
+}
+
+
+def time_saved(path):
+    return path.stat().st_mtime_ns
+
+
+def read_checkpoint(path):
+    """What a checkpoint holds: only tensors and plain values are read, so it cannot run code."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # compares checksums, which torch.load does not
+        if damaged is not None:
+            raise zipfile.BadZipFile(damaged)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        checkpoint["script"]  # every script writes its name
+    except Exception as error:  # of many types
+        fail(f"{path} is damaged or no checkpoint ({type(error).__name__})")
+    return checkpoint
 
 
 def load_checkpoint(path):
-    """Tensors and plain values only: a checkpoint cannot run code."""
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        if checkpoint["script"] != SCRIPT:
-            fail(f"{path} was written by {checkpoint['script']}.py, not by {SCRIPT}.py")
-        return {k: checkpoint[k] for k in "script args state agent buffer optimizers rng".split()}
-    except Exception as error:  # of many types
-        reason = "damaged or no checkpoint" if path.is_file() else "missing"
-        fail(f"{path} is {reason} ({type(error).__name__})")
+    """What resume.pt holds, checked."""
+    if not path.is_file():
+        fail(f"{path} is missing. Was the run stopped before its first save? Then start it anew")
+    saved_at = time_saved(path)
+    checkpoint = read_checkpoint(path)
+    if checkpoint["script"] != SCRIPT:
+        fail(f"{path} was written by {checkpoint['script']}.py, not by {SCRIPT}.py")
+    check_parts(path, checkpoint, PARTS)
+    check_parts(path, checkpoint["progress"], PROGRESS)
+    checkpoint["saved_at"] = saved_at
+    return checkpoint
+
+
+def check_parts(path, saved, parts):
+    """Exits with an error if a part of a checkpoint is missing, of another type, or not finite."""
+    for name, kind in parts.items():
+        if not isinstance(saved.get(name), kind):
+            fail(f"{path} is damaged: {name} is missing or not a {kind.__name__}")
+        if kind is torch.Tensor and not saved[name].isfinite().all():
+            fail(f"{path} is damaged: {name} is not finite")
 
 
 def restore(checkpoint, agent, buffer):
     """Everything that training changes; learning rates stay as the arguments have them."""
     agent.load_state_dict(checkpoint["agent"])
-    for name, adam in agent.optimizers.items():
-        adam.load_state_dict(adam.state_dict() | {"state": checkpoint["optimizers"][name]})
-    for name, value in checkpoint["buffer"].items():
-        setattr(buffer, name, value.to(buffer.obs.device) if torch.is_tensor(value) else value)
-    torch.set_rng_state(checkpoint["rng"][0])
-    torch.cuda.set_rng_state_all(checkpoint["rng"][1 : 1 + torch.cuda.device_count()])
+    for name, optimizer in agent.optimizers.items():
+        moments = checkpoint["optimizers"][name]
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
+    for name, new in vars(buffer).items():
+        value = checkpoint["buffer"][name]
+        if torch.is_tensor(new):
+            # A new buffer has all its rows and no episodes yet: there `value` may be longer
+            if value.shape[1:] != new.shape[1:] or len(value) < len(new):
+                raise ValueError(f"buffer.{name} has the shape {tuple(value.shape)}")
+            value = value.to(new.device)
+        setattr(buffer, name, value)
+    rng = checkpoint["rng"]
+    torch.set_rng_state(rng[0])
+    if agent.device.type == "cuda" and len(rng) > 1:
+        torch.cuda.set_rng_state(rng[1])
+
+
+def catch_signals():
+    """A list that collects signals. The first one lets the epoch end and be saved. A later one ends
+    the process at once."""
+    received = []
+    first_time = math.inf
+
+    def on_signal(number, frame):
+        nonlocal first_time
+        if time.time() > first_time + 1:  # within a second it may be the same one, delivered twice
+            os._exit(128 + number)
+        first_time = min(first_time, time.time())
+        received.append(number)
+
+    signal.signal(signal.SIGINT, on_signal)
+    signal.signal(signal.SIGTERM, on_signal)
+    if signal.getsignal(HANGUP) != signal.SIG_IGN:  # nohup ignores it
+        signal.signal(HANGUP, on_signal)
+    return received
+
+
+def explain(error, args, progress, run_dir):
+    """One line that says what stopped a run. An unforeseen error prints its traceback first."""
+    text = str(error)
+    asked = re.search(r"allocate ([\d.]+) (bytes|[KMGTPE]iB)", text)  # torch and NumPy say it so
+    if asked:
+        power = "bytes KiB MiB GiB TiB PiB EiB".split().index(asked[2])
+        reason = f"out of memory: {float(asked[1]) * 1024**power / 1e9:,.1f} GB asked for"
+    elif isinstance(error, (OSError, FloatingPointError)):
+        reason = text
+    else:
+        traceback.print_exception(error)
+        reason = f"{type(error).__name__}: {text}"
+    saved = run_dir / "resume.pt"
+    last = saved if saved.is_file() else "none"
+    epoch = progress["epoch"]
+    return f"{args.env_id}, epoch {epoch}: {reason}; not saved, last good checkpoint: {last}"
+
+
+def resume_command(args, run_dir, progress):
+    """What to type to train on."""
+    command = ["python", os.path.relpath(__file__), "--resume", str(run_dir)]
+    if ":" in args.env_id:  # without which a module is not imported
+        command += ["--env-id", args.env_id]
+    if progress["epoch"] == args.total_epochs:
+        command += ["--total-epochs", str(2 * args.total_epochs)]
+    return shlex.join(command)
+
+
+def say(text):
+    """Prints, and does not mind if stdout has been closed."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        sys.stdout = open(os.devnull, "w")
 
 
 # ---------------------------------------------- Main ----------------------------------------------
-def main(argv=None):
-    args, checkpoint = parse_args(argv)
+def mean_metrics(metrics):
+    """The mean of each metric over the updates of an epoch, read from the device in one go."""
+    names = list(metrics[0])
+    means = [torch.stack([update[name] for update in metrics]).mean() for name in names]
+    return dict(zip(names, torch.stack(means).tolist()))
+
+
+def episode_metrics(agent, episodes, skill, args):
+    """Means over an epoch's episodes: length, velocity, intrinsic reward."""
+    values = defaultdict(list)
+    for i in range(len(episodes)):
+        num_steps = len(episodes[i].actions)
+        values["charts/episodic_length"].append(num_steps)
+        values["charts/velocity"].append(episodes[i].velocity.mean())
+        obs = torch.as_tensor(episodes[i].obs, device=agent.device)
+        skill_of_steps = skill[i].expand(num_steps, -1)
+        reward = intrinsic_reward(agent, obs[:-1], obs[1:], skill_of_steps, args)
+        values["charts/intrinsic_reward"].append(reward.mean().item())
+    return {name: np.mean(value) for name, value in values.items()}
+
+
+def train(args, checkpoint, progress, run_dir):
+    """Algorithm 1, with a skill z in place of L, and so without line 3."""
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     if args.cuda and device.type == "cpu":
         print(f"{SCRIPT}.py: there is no CUDA device, training on the CPU", file=sys.stderr)
     torch.set_num_threads(args.num_threads)
     torch.manual_seed(args.seed)
-    n, T = args.episodes_per_epoch, args.episode_length
-    envs = [make_env(args) for _ in range(n)]
-    obs_dim, action_space = envs[0].observation_space.shape[0], envs[0].action_space
+
+    # Line 1: networks and replay buffer
+    T = args.episode_length
+    num_episodes = args.episodes_per_epoch
+    envs = [make_env(args) for _ in range(num_episodes)]
+    check_velocity(envs[0], args)
+    obs_dim = envs[0].observation_space.shape[0]
+    action_space = envs[0].action_space
+    action_dim = action_space.shape[0]
     agent = Agent(args, obs_dim, action_space, device)
-    sizes = (obs_dim, action_space.shape[0], agent.skill_dim)
-    buffer = ReplayBuffer(args.buffer_size, T, *sizes, device)
-    run_name = args.run_name or f"{args.env_id}__{SCRIPT}__{args.seed}__{int(time.time())}"
-    run_dir = Path(args.resume or f"runs/{run_name}")
-    statistics = observation_statistics(envs[0], args)
-    if checkpoint:
-        state = checkpoint["state"]
-        restore(checkpoint, agent, buffer)
-    elif run_dir.exists():
-        fail(f"{run_dir} exists: --resume it, or choose another --run-name")
+    buffer = ReplayBuffer(args.buffer_size, T, obs_dim, action_dim, agent.skill_dim, device)
+    if checkpoint is None:
+        progress.update(observation_statistics(envs[0], args))
     else:
-        state = {"epoch": 0, "global_step": 0} | statistics
-    writer = SummaryWriter(run_dir, purge_step=state["global_step"] + 1)
-    writer.add_text("hyperparameters", "\n".join(f"    {k} = {v}" for k, v in vars(args).items()))
-    signals = []  # the first one lets the epoch end and be saved, a second one does not
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda s, _: os._exit(128 + s) if signals else signals.append(s))
-    start_time = save_time = time.time()
-    start, start_step = state["epoch"], state["global_step"]
-    bar = tqdm(range(start, args.total_epochs), SCRIPT, args.total_epochs, initial=start)
-    for epoch in bar:
-        # Collect
-        skill = sample_skills(n, args, device)  # (n, D), fixed for the episode
-        episodes = rollout(envs, (args.seed, epoch), agent.actor, skill, state)
-        for i in range(n):
-            buffer.add(episodes[i], skill[i])
-        state["global_step"] += sum(len(episode.actions) for episode in episodes)
-        # Update
-        metrics = [update(agent, buffer, args) for _ in range(args.updates_per_epoch)]
-        means = torch.stack([torch.stack([m[name] for m in metrics]).mean() for name in metrics[0]])
-        logs = dict(zip(metrics[0], means.tolist()))
-        logs["losses/weight_norm"] = nn.utils.get_total_norm(agent.parameters()).item()
-        # Log, and stop at what is not finite
-        rewards = []
-        for episode, z in zip(episodes, skill):
-            obs = torch.as_tensor(episode.obs, device=device)
-            z = z.expand(len(obs) - 1, -1)
-            rewards.append(intrinsic_reward(agent, obs[:-1], obs[1:], z, args).mean())
-        logs["charts/intrinsic_reward"] = intrinsic = torch.stack(rewards).mean().item()
-        logs["charts/episodes"] = (epoch + 1) * n
-        logs["charts/episodic_length"] = np.mean([len(episode.actions) for episode in episodes])
-        logs["charts/velocity"] = np.mean([episode.velocity.mean() for episode in episodes])
-        logs["charts/SPS"] = sps = (state["global_step"] - start_step) / (time.time() - start_time)
-        for name, value in logs.items():
-            if not np.isfinite(value):
-                writer.close()
-                good = next(run_dir.glob("resume.pt"), "none")
-                fail(f"epoch {epoch}: {name} is {value}; not saved, last good checkpoint: {good}")
-            writer.add_scalar(name, value, state["global_step"])
-        bar.set_postfix_str(f"{sps:.0f} steps/s, intrinsic reward {intrinsic:.3f}")
-        state["epoch"] = epoch + 1
-        last = signals or state["epoch"] == args.total_epochs
-        if last or time.time() - save_time > 60 * args.save_minutes:
-            save_checkpoint(run_dir, args, state, agent, buffer)
-            save_time = time.time()
-        if last:
-            break
-    writer.close()
-    print(f"saved {run_dir}; to go on: python {os.path.relpath(__file__)} --resume {run_dir}")
+        try:
+            restore(checkpoint, agent, buffer)
+        except Exception as error:  # of many types
+            fail(f"{run_dir}/resume.pt does not fit its arguments ({error!s:.200})")
+
+    signals = catch_signals()
+    lock = open_run_folder(run_dir, is_new=checkpoint is None)
+    if checkpoint is not None and checkpoint["saved_at"] != time_saved(run_dir / "resume.pt"):
+        # It was written after this process had read it and before it had the lock
+        fail(f"{run_dir} has just been saved by another process: resume it again")
+    # purge_step hides what a killed run logged after its last save
+    writer = SummaryWriter(run_dir, purge_step=progress["global_step"] + 1)
+    bar = tqdm(desc=SCRIPT, total=args.total_epochs, initial=progress["epoch"])
+    with lock, writer, bar:
+        table = "\n".join(f"    {name} = {value}" for name, value in vars(args).items())
+        writer.add_text("hyperparameters", table)
+        start_time = time.time()
+        save_time = time.time()
+        start_step = progress["global_step"]
+
+        # Line 2: for each training epoch
+        for epoch in range(progress["epoch"], args.total_epochs):
+            # Lines 4 to 7: sample z, execute pi(a | s, z) for an episode, store it
+            skill = sample_skills(num_episodes, args, device)  # (num_episodes, D)
+            episodes = rollout(envs, (args.seed, epoch), agent, skill, progress)
+            for i in range(num_episodes):
+                buffer.add(episodes[i], skill[i], period=0.0)  # there is no L
+                progress["global_step"] += len(episodes[i].actions)
+
+            # Lines 8 to 10: update the networks
+            metrics = []
+            for _ in range(args.updates_per_epoch):
+                metrics.append(update(agent, buffer, args))
+
+            # Log. A weight that is not finite shows in weight_norm
+            seconds = time.time() - start_time
+            logs = mean_metrics(metrics)
+            logs.update(episode_metrics(agent, episodes, skill, args))
+            logs["losses/weight_norm"] = nn.utils.get_total_norm(agent.parameters()).item()
+            logs["charts/episodes"] = (epoch + 1) * num_episodes
+            logs["charts/SPS"] = (progress["global_step"] - start_step) / seconds
+            for name, value in logs.items():
+                if not np.isfinite(value):
+                    raise FloatingPointError(f"{name} is {value}")
+                writer.add_scalar(name, value, progress["global_step"])
+            progress["epoch"] = epoch + 1
+            try:
+                bar.set_postfix(intrinsic_reward=logs["charts/intrinsic_reward"])
+                bar.update()
+            except OSError:  # nobody reads the output any more: save and stop, as for a signal
+                bar.disable = True
+                signals.append(HANGUP)
+
+            # Save
+            last = bool(signals) or progress["epoch"] == args.total_epochs
+            if last or time.time() - save_time > 60 * args.save_minutes:
+                save_checkpoint(run_dir, args, progress, agent, buffer)
+                save_time = time.time()
+            if last:
+                break
+    say(f"saved {run_dir}; to continue: {resume_command(args, run_dir, progress)}")
     if signals:
         sys.exit(128 + signals[0])
+
+
+def main(argv=None):
+    args, checkpoint = parse_args(argv)
+    run_dir = run_folder(args)
+    if checkpoint is None:
+        progress = {"epoch": 0, "global_step": 0}
+    else:
+        progress = checkpoint["progress"]
+    try:
+        train(args, checkpoint, progress, run_dir)
+    except Exception as error:
+        fail(explain(error, args, progress, run_dir))
 
 
 if __name__ == "__main__":

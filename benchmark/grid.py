@@ -3,22 +3,27 @@
     python benchmark/grid.py                       # the grids
     python benchmark/grid.py traps                 # the commands of one
     python benchmark/grid.py traps --run --jobs 2  # run what is missing, one core each
-    python benchmark/grid.py traps --table         # fraction of true skills, a row a variant
-    python benchmark/grid.py table1 --table --read results/table1 --out table1.json   # for plot.py
+    python benchmark/grid.py traps --table         # fraction of true skills, one row per variant
+    python benchmark/grid.py table1 --table --read results/table1.json   # Table 1 in Markdown
+    python benchmark/grid.py table1 --table --read results/table1 --out table1.json   # its numbers
 
-A run that was stopped goes on where it was; one that is complete is not run again.
+A run that was stopped is continued. A run that is complete, or that another process trains, is left
+alone. A folder that cannot be continued is renamed to NAME.aside-1; nothing is ever removed.
 """
 
+import fcntl
 import itertools
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Annotated
 
 import numpy as np
@@ -26,7 +31,11 @@ import torch
 import tyro
 
 REPO = Path(__file__).resolve().parent.parent
-THEN = " then "  # parts the stages of a run: what follows are flags to go on with
+sys.path.insert(0, str(REPO))
+
+import plot  # noqa: E402
+
+THEN = " then "  # parts the stages of a run: what follows are flags to continue with
 # Small networks, fast learning rates, normalised observations: a laptop's hour (docs/traps.md)
 CPU = """--normalize-obs --hidden-units 256 --phi-batch-size 256 --phi-lr 1e-3 --sac-lr 3e-4
     --alpha-lr 6e-4"""
@@ -182,7 +191,7 @@ GRIDS["sharpen"] = {
     for seed in [1, 2]
 }
 
-# docs/recipes.md: one command a robot, and on Ant what each part of it is worth
+# docs/recipes.md: one command per robot, and on Ant what each part of it is worth
 RECIPES = {
     "HalfCheetah": "--sac-lr 3e-4 --alpha-lr 6e-4 --radius-coef 1 --L-min 5 --L-max 20 "
     "--num-periods 16 --total-epochs 1000",
@@ -251,8 +260,8 @@ GRIDS["psd_metra"] = {
 
 # Table 1, first the skills: all go forward (r_ext), 16 discrete ones for the baselines, and L over
 # the range that was trained for PSD, with the bonus in two stages: periods, then the way forward
-# (docs/downstream_ppo.md). One set of them a method; then three seeds of PPO over it with the
-# paper's 80 gradient steps an epoch and with 10 and, without training, its controls
+# (docs/downstream_ppo.md). One set of them per method; then three seeds of PPO over it with the
+# paper's 80 gradient steps per epoch and with 10 and, without training, its controls
 PERIODS = {"HalfCheetah": "--L-min 5 --L-max 20", "Walker2d": "--L-min 10 --L-max 40"}
 FORWARD = {"psd": f"psd.py {FAST} --num-periods 16"}
 FORWARD["psd_radius"] = f"{FORWARD['psd']} --radius-coef 1"
@@ -295,158 +304,410 @@ class Args:
     grid: Annotated[str | None, tyro.conf.Positional] = None  # which one; none: list them
     only: str = ""  # the run of this name; if there is none, those whose name contains it
     run: bool = False  # run and judge what is missing
-    jobs: int = 1  # at the same time, each on one core
-    table: bool = False  # what evaluate.py has measured so far
-    read: str | None = None  # folder of the table's runs (None: runs/GRID), e.g. results/table1
-    out: str | None = None  # also write the table's numbers to this JSON
+    jobs: int = 1  # runs at the same time, each on one core
+    table: bool = False  # print a table of what has been measured so far
+    read: str | None = None  # of which runs: a folder, or an --out of before (None: runs/GRID)
+    out: str | None = None  # also write the table: numbers to a .json, Markdown to a .md
 
 
+def fail(message):
+    """Ends the program with one line and a non-zero exit code."""
+    raise SystemExit(f"grid.py: error: {' '.join(str(message).split())}")
+
+
+@contextmanager
+def json_of(path, origin):
+    """The content of a JSON file. What goes wrong with it ends in one line that names the file."""
+    try:
+        yield json.loads(path.read_text())
+    except OSError as error:
+        fail(f"{path} cannot be read ({error.strerror}): make it readable, or give another --read")
+    except (ValueError, LookupError, TypeError, AttributeError, ZeroDivisionError) as error:
+        kind = type(error).__name__
+        fail(f"{path} is damaged, or not of {origin} ({kind}): make it anew, or move it away")
+
+
+# --------------------------------------------- Running --------------------------------------------
 def epochs_done(run_dir):
+    """How far the weights in a run folder are trained; 0 if there are none that can be read."""
     path = run_dir / "model.pt"
-    return torch.load(path, weights_only=True)["state"]["epoch"] if path.exists() else 0
+    try:
+        checkpoint = torch.load(path, weights_only=True)
+    except (OSError, EOFError, RuntimeError, UnpicklingError):
+        return 0
+    if "progress" in checkpoint:
+        return checkpoint["progress"]["epoch"]
+    return checkpoint["state"]["epoch"]  # the name in older checkpoints
+
+
+def total_epochs(stage):
+    """The number after --total-epochs; 0 for a control, which does not train."""
+    if "--total-epochs " not in stage:
+        return 0
+    return int(stage.split("--total-epochs ")[1].split()[0])
+
+
+def is_running(run_dir):
+    """Whether another process trains in this folder: a script holds a lock on its file `lock`."""
+    lock = run_dir / "lock"
+    if not lock.exists():
+        return False
+    with open(lock, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def move_aside(run_dir):
+    """Renames a run folder to the first free name of NAME.aside-1, NAME.aside-2, ..."""
+    for number in itertools.count(1):
+        aside = run_dir.with_name(f"{run_dir.name}.aside-{number}")
+        if not aside.exists():
+            return run_dir.rename(aside)
 
 
 def run_and_judge(name, command, run_dir):
-    """Trains, or goes on, or does nothing; then evaluate.py, unless it has judged these weights."""
-    script = command.split(" --")[0].split()  # with what_if.py, what is changed
-    downstream = script == ["downstream_ppo.py"]  # which judges itself, when it has trained
-    judged, model = run_dir / "evaluation.json", run_dir / "model.pt"
-    judged = run_dir / "downstream.json" if downstream else judged
-    for i, stage in enumerate(command.split(THEN)):
-        total = int(stage.split("--total-epochs ")[1].split()[0]) if "--total" in stage else 0
-        if epochs_done(run_dir) >= total and not (downstream and not judged.exists()):
+    """Trains a run as far as is missing, then judges it, unless these weights have been judged.
+
+    A folder that cannot be continued is moved aside, never removed: it may be somebody's."""
+    if is_running(run_dir):
+        print(f"{name}: skipped, {run_dir} is running elsewhere", flush=True)
+        return
+    script = command.split(" --")[0].split()  # of what_if.py, with the name of the change
+    judges_itself = script == ["downstream_ppo.py"]
+    judgement = run_dir / ("downstream.json" if judges_itself else "evaluation.json")
+    stages = command.split(THEN)
+
+    def is_complete(stage):
+        if judges_itself and not judgement.exists():
+            return False
+        return epochs_done(run_dir) >= total_epochs(stage)
+
+    can_continue = (run_dir / "resume.pt").exists()
+    if run_dir.exists() and not can_continue and not is_complete(stages[-1]):
+        aside = move_aside(run_dir)
+        print(f"{name}: {run_dir} has no resume.pt, and is kept as {aside}", flush=True)
+    for i, stage in enumerate(stages):
+        if is_complete(stage):
             continue
-        flags = shlex.split(stage) + ["--run-name", str(run_dir.relative_to("runs"))]
-        if (run_dir / "resume.pt").exists():
-            more = shlex.split(stage) if i else ["--total-epochs", str(total)]
-            flags = [*script, "--resume", str(run_dir), *more]
-        elif run_dir.exists():
-            shutil.rmtree(run_dir)  # killed before its first checkpoint: nothing to go on from
+        flags = shlex.split(stage)
+        if not (run_dir / "resume.pt").exists():
+            flags += ["--run-name", str(run_dir.relative_to("runs"))]
+        elif i == 0:
+            total = str(total_epochs(stage))
+            flags = [*script, "--resume", str(run_dir), "--total-epochs", total]
+        else:
+            flags = [*script, "--resume", str(run_dir), *flags]
         print(f"{name}: {' '.join(flags)}", flush=True)
         call(flags, run_dir.parent / f"{name}.log")
-    if not downstream and (not judged.exists() or judged.stat().st_mtime < model.stat().st_mtime):
+    if not judges_itself and is_out_of_date(judgement, run_dir / "model.pt"):
         call(["evaluate.py", str(run_dir)], run_dir.parent / f"{name}.judge.log")
     print(f"{name}: done", flush=True)
 
 
+def is_out_of_date(judgement, model):
+    """Whether a judgement is missing, or the weights have been trained further since."""
+    if not judgement.exists():
+        return True
+    return judgement.stat().st_mtime < model.stat().st_mtime
+
+
 def call(flags, log):
+    """Runs a script of this repository on one core, its output in a log file."""
     log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, str(REPO / flags[0]), *flags[1:]]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with open(log, "a") as file:
-        flags = [sys.executable, str(REPO / flags[0]), *flags[1:]]
-        subprocess.run(flags, check=True, stdout=file, stderr=file, env=environment)
+        subprocess.run(command, check=True, stdout=file, stderr=file, env=environment)
 
 
-def wilson(true, total, z=1.96):
-    """The 95 % interval of a fraction that was seen `true` times in `total`."""
-    p, n = true / total, total
-    centre, half = p + z * z / (2 * n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    low, high = (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
-    return max(low, 0.0), min(high, 1.0)  # which rounding may pass
-
-
-def table(names, folder):
-    """One row a variant: of the skills whose L was trained, those within 5 and 10 % of 2L over its
-    seeds, and their mean r_PSD."""
-    rows = {}
-    for name in names:
-        path = folder / name / "evaluation.json"
-        if path.exists():
-            skills = json.loads(path.read_text())["skills"]
-            if "L" not in skills[0]:  # the baselines' have no period to be true to
-                continue
-            variant, seed = name.rsplit("_s", 1)
-            rows.setdefault(variant, {})[int(seed)] = [
-                {key: skill[key] for key in ("L", "period", "r_psd", "radius")}
-                for skill in skills
-                if skill["trained"]
-            ]
-    print("| variant | seeds | within 5 % | 95 % interval | within 10 % | r_PSD | radius |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for variant, seeds in rows.items():
-        skills = [skill for one_seed in seeds.values() for skill in one_seed]
-        errors = [abs((skill["period"] or np.inf) / (2 * skill["L"]) - 1) for skill in skills]
-        good, fair, n = sum(e <= 0.05 for e in errors), sum(e <= 0.1 for e in errors), len(errors)
-        low, high = wilson(good, n)
-        r_psd, radius = (np.mean([skill[key] for skill in skills]) for key in ("r_psd", "radius"))
-        print(
-            f"| {variant} | {len(seeds)} | {good} of {n} | {low:.2f} to {high:.2f} | {fair} of {n} "
-            f"| {r_psd:.2f} | {radius:.2f} |"
-        )
-    return rows
-
-
-# Student's t, 97.5 %, from 2 seeds on
-STUDENT = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
-
-
-def table1(names, folder):
-    """What `plot.py table1` reads: a cell for each task, method and policy that was run, with the
-    mean over seeds and its 95 % interval by Student's t (none for one seed)."""
-    found = {}
-    for name in names:
-        path = folder / name / "downstream.json"
-        if path.exists():
-            result = json.loads(path.read_text())
-            method, policy, _ = name.split("_", 1)[1].rsplit("_", 2)  # task_method_policy_seed
-            found.setdefault((result["task"], method, policy), []).append(result)
-    cells = []
-    for (task, method, policy), results in found.items():
-        means, n = [result["mean"] for result in results], len(results)
-        half = STUDENT[min(n, 10) - 2] * np.std(means, ddof=1) / np.sqrt(n) if n > 1 else None
-        mean = float(np.mean(means))
-        cell = {"task": task, "method": method, "policy": policy, "mean": mean}
-        cell["interval"] = [float(mean - half), float(mean + half)] if n > 1 else None
-        cell |= {"seeds": [result["seed"] for result in results], "means": means}
-        for key in ("episodes", "eval_episodes", "skill_seed", "skill_epochs", "ext_coef"):
-            values = {result[key] for result in results}
-            if len(values) > 1:
-                sys.exit(f"{task}, {method}, {policy}: seeds differ in {key}: {sorted(values)}")
-            cell[key] = values.pop()
-        cells.append(cell)
-        print(f"{task}, {method}, {policy}: mean {mean:.3g} over {n} seeds, interval", end=" ")
-        print("none" if n == 1 else "{:.3g} to {:.3g}".format(*cell["interval"]))
-    return {"cells": cells}
-
-
-def main():
-    args = tyro.cli(Args, description=__doc__)
-    if args.grid not in GRIDS:
-        lines = [f"{name}: {len(commands)} runs" for name, commands in GRIDS.items()]
-        sys.exit("\n".join(["choose a grid:", *lines]) if args.grid else print("\n".join(lines)))
-    runs = GRIDS[args.grid]
-    names = [args.only] if args.only in runs else [name for name in runs if args.only in name]
-    if not names:
-        sys.exit(f"{args.grid} has no run like {args.only!r}: {', '.join(runs)}")
-    runs = {name: runs[name] for name in names}
-    folder, failed = Path("runs") / args.grid, []
+def run_all(runs, folder, jobs):
+    """Runs what is missing, `jobs` at the same time. Returns the names of those that failed."""
+    failed = []
 
     def attempt(name):
         try:
             run_and_judge(name, runs[name], folder / name)
-        except subprocess.CalledProcessError:  # the others go on
+        except subprocess.CalledProcessError:  # the other runs continue
             print(f"{name}: failed, the end of {folder / name}*.log says why", flush=True)
             failed.append(name)
 
-    if args.run:
-        with ThreadPoolExecutor(args.jobs) as pool:
-            list(pool.map(attempt, runs))
-    if args.table or args.run:
-        read = Path(args.read or folder)
-        rows = (table1 if args.grid == "table1" else table)(runs, read)
-        if args.out and not any(rows.values()):
-            sys.exit(f"{read} has nothing to table: {args.out} is not written")
-        if args.out:
-            Path(args.out).write_text(json.dumps(rows, indent=1) + "\n")
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(attempt, runs))
+    return failed
+
+
+# ---------------------------------- The table of true skills --------------------------------------
+def wilson(true, total, z=1.96):
+    """The 95 % interval of a fraction that was seen `true` times in `total`."""
+    p = true / total
+    spread = z * np.sqrt(p * (1 - p) / total + z**2 / (4 * total**2))
+    centre = p + z**2 / (2 * total)
+    scale = 1 + z**2 / total
+    low = max((centre - spread) / scale, 0.0)  # rounding may leave the range from 0 to 1
+    high = min((centre + spread) / scale, 1.0)
+    return low, high
+
+
+def true_skills(names, folder):
+    """{variant: {seed: the skills whose L was trained}}, of the runs that have been judged."""
+    rows = {}
+    for name in names:
+        path = folder / name / "evaluation.json"
+        if not path.exists():
+            continue
+        with json_of(path, "evaluate.py") as result:
+            skills = trained_skills(result)
+        if skills:
+            variant, seed = name.rsplit("_s", 1)
+            rows.setdefault(variant, {})
+            rows[variant][int(seed)] = skills
+    return rows
+
+
+def trained_skills(result):
+    """What the table needs of the skills whose L was trained. The baselines' skills have no L."""
+    rows = []
+    for skill in result["skills"]:
+        if "L" in skill and skill["trained"]:
+            rows.append({key: skill[key] for key in ("L", "period", "r_psd", "radius")})
+    return rows
+
+
+def true_skills_text(rows):
+    """One row per variant, in Markdown: skills within 5 and 10 % of 2L, and their mean r_PSD."""
+    lines = [
+        "| variant | seeds | within 5 % | 95 % interval | within 10 % | r_PSD | radius |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for variant, seeds in rows.items():
+        skills = [skill for one_seed in seeds.values() for skill in one_seed]
+        total = len(skills)
+        errors = [abs((skill["period"] or np.inf) / (2 * skill["L"]) - 1) for skill in skills]
+        good = sum(error <= 0.05 for error in errors)
+        fair = sum(error <= 0.1 for error in errors)
+        low, high = wilson(good, total)
+        r_psd = np.mean([skill["r_psd"] for skill in skills])
+        radius = np.mean([skill["radius"] for skill in skills])
+        lines.append(
+            f"| {variant} | {len(seeds)} | {good} of {total} | {low:.2f} to {high:.2f} "
+            f"| {fair} of {total} | {r_psd:.2f} | {radius:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+# --------------------------------------------- Table 1 --------------------------------------------
+METHODS = {  # the table's columns, by their names in the grid
+    "diayn": "DIAYN",
+    "dads": "DADS",
+    "csd": "CSD",
+    "metra": "METRA",
+    "psd": "PSD",
+    "psd_radius": "PSD, radius bonus",
+    "sac": "SAC, r_ext alone",
+}
+ROWS = {  # the table's rows for each task, by their names in the grid
+    "learned": "ours, PPO",
+    "gentle": "ours, PPO, 10 steps per epoch",
+    "fixed": "ours, best single skill",
+    "random": "ours, random skills",
+}
+PAPER_TABLE_1 = {  # mean ± spread over 10 seeds of DIAYN, DADS, CSD, METRA and PSD, as printed
+    "HalfCheetahHurdle-v0": "0.6 ± 0.5, 0.9 ± 0.3, 0.8 ± 0.6, 1.9 ± 0.8, 3.8 ± 2.0",
+    "Walker2dHurdle-v0": "2.6 ± 0.5, 1.9 ± 0.3, 4.1 ± 1.3, 3.1 ± 0.5, 5.4 ± 1.4",
+    "HalfCheetahFriction-v0": "13.2 ± 3.4, 12.4 ± 2.9, 12.5 ± 3.8, 30.1 ± 13.1, 43.4 ± 19.1",
+    "Walker2dFriction-v0": "4.6 ± 1.2, 1.6 ± 0.1, 5.3 ± 0.3, 5.2 ± 1.6, 8.7 ± 1.7",
+}
+# Student's t, 97.5 %, from 2 seeds to 10
+STUDENT = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
+SAME_FOR_ALL_SEEDS = ["episodes", "eval_episodes", "skill_seed", "skill_epochs", "ext_coef"]
+DOWNSTREAM_KEYS = ["task", "seed", "mean", *SAME_FOR_ALL_SEEDS]
+
+
+def table1(names, folder):
+    """{"cells": one per task, method and policy that was run}, each with its mean over seeds."""
+    found = {}
+    for name in names:
+        path = folder / name / "downstream.json"
+        if path.exists():
+            method, policy, _ = name.split("_", 1)[1].rsplit("_", 2)  # task_method_policy_seed
+            with json_of(path, "downstream_ppo.py") as content:
+                result = {key: content[key] for key in DOWNSTREAM_KEYS}
+            found.setdefault((result["task"], method, policy), []).append(result)
+    cells = []
+    for (task, method, policy), results in found.items():
+        means = [result["mean"] for result in results]
+        cell = {
+            "task": task,
+            "method": method,
+            "policy": policy,
+            "mean": float(np.mean(means)),
+            "interval": student_interval(means),
+            "seeds": [result["seed"] for result in results],
+            "means": means,
+        }
+        for key in SAME_FOR_ALL_SEEDS:
+            values = sorted({result[key] for result in results})
+            if len(values) > 1:
+                fail(f"{task}, {method}, {policy}: seeds differ in {key}: {values}")
+            cell[key] = values[0]
+        cells.append(cell)
+    return {"cells": cells}
+
+
+def student_interval(means):
+    """The 95 % interval of the mean over seeds, by Student's t; None for a single seed."""
+    count = len(means)
+    if count == 1:
+        return None
+    t = STUDENT[min(count, 10) - 2]
+    half = t * np.std(means, ddof=1) / np.sqrt(count)
+    centre = np.mean(means)
+    return [float(centre - half), float(centre + half)]
+
+
+def table1_text(content):
+    """Table 1 in Markdown: the paper's numbers, and ours where there are any."""
+    texts = {}  # {(task, policy, method): text}
+    for cell in content["cells"]:
+        place = (cell["task"], cell["policy"], cell["method"])
+        if place[0] not in PAPER_TABLE_1 or place[1] not in ROWS or place[2] not in METHODS:
+            raise KeyError(f"Table 1 has no cell {place}")
+        texts[place] = cell_text(cell)
+    lines = [["task", "", *METHODS.values()], ["---"] * (2 + len(METHODS))]
+    for task, numbers in PAPER_TABLE_1.items():
+        paper = numbers.split(", ")
+        paper += [""] * (len(METHODS) - len(paper))  # the paper has no such columns
+        lines.append([task[:-3], "paper", *paper])
+        for policy, name in ROWS.items():
+            ours = [texts.get((task, policy, method), "") for method in METHODS]
+            lines.append(["", name, *ours])
+    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return text + "\n\n" + table1_notes(content["cells"])
+
+
+def cell_text(cell):
+    """The mean, its interval over seeds (one seed has none), and their number."""
+    count = len(cell["seeds"])
+    if cell["interval"] is None:
+        return f"{cell['mean']:.1f} ({count})"
+    low, high = cell["interval"]
+    return f"{cell['mean']:.1f} ({low:.1f} to {high:.1f}; {count})"
+
+
+def table1_notes(cells):
+    """What stands below the table: how long was trained, and what the brackets hold."""
+    trained = [cell for cell in cells if cell["policy"] in ("learned", "gentle")]
+    episodes = alternatives(cell["episodes"] for cell in trained)
+    epochs = alternatives(cell["skill_epochs"] for cell in cells)
+    seeds = alternatives(cell["skill_seed"] for cell in cells)
+    text = ""
+    if trained:
+        text += f"PPO: {episodes} episodes (paper: 100,000).\n"
+    if cells:
+        text += f"Skills: {epochs} epochs, trained with seed {seeds}: "
+        text += "one set per method, for all seeds of PPO.\n"
+    return text + "In brackets: 95 % interval of the mean over PPO's seeds, and their number.\n"
+
+
+def alternatives(numbers):
+    return " or ".join(f"{number:,}" for number in sorted(set(numbers)))
+
+
+# ---------------------------------------------- Main ----------------------------------------------
+def show_table(args, names):
+    """Prints the table of a grid, and writes it to --out. Returns False if there are no numbers."""
+    source = Path(args.read or Path("runs") / args.grid)
+    collect = table1 if args.grid == "table1" else true_skills
+    text_of = table1_text if args.grid == "table1" else true_skills_text
+    if source.is_file():
+        with json_of(source, f"benchmark/grid.py {args.grid}") as content:
+            found = any(content.values())
+            text = text_of(content)
     else:
-        for name, command in runs.items():
-            first, *more = (" ".join(stage.split()) for stage in command.split(THEN))
-            print(f"python {first} --run-name {args.grid}/{name}")
-            for stage in more:
-                script = first.split(" --")[0]  # with what_if.py, what is changed
-                print(f"python {script} --resume runs/{args.grid}/{name} {stage}")
+        content = collect(names, source)
+        found = any(content.values())
+        text = text_of(content)
+    if not found:
+        return False
+    print(text, end="")
+    if args.out:
+        if args.out.endswith(".json"):
+            text = json.dumps(content, indent=1) + "\n"
+        write_out(Path(args.out), text)
+    return True
+
+
+def write_out(out, text):
+    """Writes all of a table or nothing."""
+    try:
+        plot.write_whole(out, partial(Path.write_text, data=text))
+    except OSError as error:
+        fail(f"{out} cannot be written ({error.strerror}): free some space, or give another --out")
+
+
+def print_commands(grid, runs):
+    """One command per stage of each run."""
+    for name, command in runs.items():
+        stages = [" ".join(stage.split()) for stage in command.split(THEN)]
+        print(f"python {stages[0]} --run-name {grid}/{name}")
+        script = stages[0].split(" --")[0]  # of what_if.py, with the name of the change
+        for stage in stages[1:]:
+            print(f"python {script} --resume runs/{grid}/{name} {stage}")
+
+
+def check_args(args):
+    """Refuses, before any work, what would fail after it."""
+    if args.grid not in GRIDS:
+        fail(f"there is no grid {args.grid!r}: choose one of {', '.join(GRIDS)}")
+    if args.jobs < 1:
+        fail(f"--jobs {args.jobs} is no number of runs at the same time: give 1 or more")
+    if (args.read or args.out) and not (args.table or args.run):
+        fail("--read and --out belong to a table: add --table")
+    if args.only and args.read and Path(args.read).is_file():
+        fail(f"--only chooses among the runs of a folder, and {args.read} is a file: leave it out")
+    if args.read and not Path(args.read).exists():
+        advice = "give a folder with a folder per run"
+        if args.read.endswith(".json"):
+            advice = f"python benchmark/grid.py {args.grid} --table --out {args.read} writes it"
+        fail(f"{args.read} is missing: {advice}")
+    if args.out:
+        out = Path(args.out)
+        if out.is_dir():
+            fail(f"--out {out} is a folder: give a file in it")
+        if out.suffix not in (".json", ".md"):
+            fail(f"{out.name} should end in .json or .md")
+        if not out.parent.is_dir():
+            fail(f"{out.parent} is missing: there is nowhere to write {out.name}")
+
+
+def main(argv=None):
+    args = tyro.cli(Args, args=argv, description=__doc__)
+    if args.grid is None:
+        for name, commands in GRIDS.items():
+            print(f"{name}: {len(commands)} runs")
+        return
+    check_args(args)
+    runs = GRIDS[args.grid]
+    names = [args.only] if args.only in runs else [name for name in runs if args.only in name]
+    if not names:
+        fail(f"{args.grid} has no run like {args.only!r}: choose from {', '.join(runs)}")
+    runs = {name: runs[name] for name in names}
+    if not args.run and not args.table:
+        print_commands(args.grid, runs)
+        return
+    failed = []
+    if args.run:
+        failed = run_all(runs, Path("runs") / args.grid, args.jobs)
+    found = show_table(args, names)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
+    if not found and (args.table or args.out):
+        source = args.read or f"runs/{args.grid}"
+        kept = f", and {args.out} is not written" if args.out else ""
+        fail(f"{source} has nothing to table{kept}: --run makes and judges the runs")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ policy (docs/traps.md). Writes a JSON, and the figure beside it.
 """
 
 import json
+import math
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -38,97 +40,163 @@ class Args:
     out: str = "results/traps/landscape.json"  # the JSON; the figure stands beside it
 
 
-def fail(message):  # in one line, with a non-zero exit
-    raise SystemExit(f"landscape.py: error: {message}")
+def fail(message):
+    """Ends the program with one line and a non-zero exit code."""
+    raise SystemExit(f"landscape.py: error: {' '.join(str(message).split())}")
 
 
+def check_args(args):
+    """Refuses, before any work, values that make no sense."""
+    if args.L < 2:
+        fail(f"--L {args.L} is too small: give 2 or more")
+    if not args.latent_dim or min(args.latent_dim) < 2:
+        fail("--latent-dim needs at least one dimension, and a circle lies in 2 or more")
+    if not args.lam_2:
+        fail("--lam-2 needs at least one number above 0")
+    for lam_2 in args.lam_2:
+        if not math.isfinite(lam_2) or lam_2 <= 0:
+            fail(f"--lam-2 {lam_2} is no multiplier: give finite numbers above 0")
+    for name in ("lam_1", "k"):
+        value = getattr(args, name)
+        if not math.isfinite(value) or value < 0:
+            fail(
+                f"--{name.replace('_', '-')} {value} is no weight: give a finite number, 0 or more"
+            )
+    for name in ("kappa", "longest"):
+        value = getattr(args, name)
+        if not math.isfinite(value) or value <= 0:
+            fail(f"--{name} {value} makes no sense: give a finite number above 0")
+    if 2 * args.L * args.longest < SHORTEST:
+        fail(f"no period from {SHORTEST} on is up to {args.longest} times 2L: raise --longest")
+    out = Path(args.out)
+    if out.is_dir() or out.with_suffix(".png").is_dir():
+        fail(f"--out {out} or its .png is a folder: give a file that ends in .json")
+    if out.suffix != ".json" or not out.parent.is_dir():
+        fail(f"--out {out} has to end in .json, in a folder that exists")
+
+
+# ------------------------------------ What is taken from psd.py -----------------------------------
 def encoder_objective(phi, L, k, lam_1, lam_2):
     """Eq. (7) of tables phi (..., P, d): their J, (...)."""
-    next_phi, phi_L, L = phi.roll(-1, -2), phi.roll(-L, -2), torch.tensor(float(L))
-    terms = psd.psd_objective(phi, phi_L, k)  # (..., P)
-    terms = terms + lam_1 * psd.diameter_slack(phi, phi_L, L).clamp(max=0)
-    return (terms + lam_2 * psd.side_slack(phi, next_phi, L).clamp(max=0)).mean(dim=-1)
+    phi_next = phi.roll(-1, -2)
+    phi_opposite = phi.roll(-L, -2)
+    L = torch.tensor(float(L))
+    J = psd.psd_objective(phi, phi_opposite, k)  # (..., P)
+    J = J + lam_1 * psd.diameter_slack(phi, phi_opposite, L).clamp(max=0)
+    J = J + lam_2 * psd.side_slack(phi, phi_next, L).clamp(max=0)
+    return J.mean(dim=-1)
+
+
+def earnings(phi, L, kappa=10.0):
+    """Mean r_PSD and mean radius bonus of tables phi (..., P, d)."""
+    phi_next = phi.roll(-1, -2)
+    L = torch.tensor(float(L))
+    r_psd = psd.psd_reward(phi, phi_next, L, kappa)  # (..., P)
+    bonus = psd.radius_bonus(phi, L)  # (..., P)
+    return r_psd.mean(dim=-1), bonus.mean(dim=-1)
+
+
+# -------------------------------------------- Landscape -------------------------------------------
+def starting_tables(P, L, d):
+    """Circles (3, P, d) with one, two and three turns, of half the right size, with some noise."""
+    turns = np.arange(1, 4)[:, None]
+    angle = 2 * np.pi * turns * np.arange(P) / P  # (3, P)
+    tables = 0.02 * np.random.default_rng(0).normal(size=(3, P, d))
+    tables[..., 0] += L / 4 * np.cos(angle)
+    tables[..., 1] += L / 4 * np.sin(angle)
+    return torch.tensor(tables)
 
 
 def best_encoders(P, L, lam_2, d, k=0.5, lam_1=5.0, num_steps=1500):
     """For a state cycle of P steps and each lambda_2, the best table (len(lam_2), P, d) that Adam
     finds from circles with one, two and three turns."""
-    angle = 2 * np.pi * np.arange(1, 4)[:, None] * np.arange(P) / P  # (3, P)
-    start = 0.02 * np.random.default_rng(0).normal(size=(3, P, d))
-    start[..., 0] += L / 4 * np.cos(angle)
-    start[..., 1] += L / 4 * np.sin(angle)
-    phi = torch.tensor(start).repeat(len(lam_2), 1, 1, 1).requires_grad_()  # (K, 3, P, d)
-    multiplier, optimizer = torch.tensor(lam_2)[:, None, None], torch.optim.Adam([phi])
+    phi = starting_tables(P, L, d).repeat(len(lam_2), 1, 1, 1)  # (K, 3, P, d)
+    phi.requires_grad_()
+    multiplier = torch.tensor(lam_2)[:, None, None]
+    optimizer = torch.optim.Adam([phi])
     for i in range(num_steps):
         optimizer.param_groups[0]["lr"] = 0.1 * (1 - i / num_steps)
         J = encoder_objective(phi, L, k, lam_1, multiplier)  # (K, 3)
         optimizer.zero_grad()
         (-J.sum()).backward()
         optimizer.step()
-    return phi.detach()[torch.arange(len(lam_2)), J.argmax(dim=1)]
-
-
-def earnings(phi, L, kappa=10.0):
-    """Mean r_PSD and mean radius bonus of tables phi (..., P, d)."""
-    L = torch.tensor(float(L))
-    r_psd = psd.psd_reward(phi, phi.roll(-1, -2), L, kappa)
-    return r_psd.mean(dim=-1), psd.radius_bonus(phi, L).mean(dim=-1)
+    best = J.argmax(dim=1)  # (K,)
+    return phi.detach()[torch.arange(len(lam_2)), best]
 
 
 def landscape(args):
-    """One row a latent dimension, lambda_2 and period: what is earned there."""
-    rows, periods = [], range(SHORTEST, int(2 * args.L * args.longest) + 1)
+    """One row per latent dimension, lambda_2 and period: what is earned there."""
+    rows = []
+    last = int(2 * args.L * args.longest)
     for d in args.latent_dim:
-        for P in periods:
+        for P in range(SHORTEST, last + 1):
             phi = best_encoders(P, args.L, args.lam_2, d, args.k, args.lam_1)
             r_psd, bonus = earnings(phi, args.L, args.kappa)
-            for lam_2, r, b in zip(args.lam_2, r_psd.tolist(), bonus.tolist()):
+            for i, lam_2 in enumerate(args.lam_2):
                 row = {"latent_dim": d, "lam_2": lam_2, "P": P}
-                rows.append(row | {"r_psd": round(r, 4), "bonus": round(b, 4)})
-            print(f"\rd = {d}, P = {P} of {periods[-1]}", end="", file=sys.stderr, flush=True)
+                row["r_psd"] = round(r_psd[i].item(), 4)
+                row["bonus"] = round(bonus[i].item(), 4)
+                rows.append(row)
+            print(f"\rd = {d}, P = {P} of {last}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return rows
 
 
 def draw(rows, L):
-    """Above the paper's reward, below with the radius bonus; a column a latent dimension."""
-    dims, lams = (sorted({row[key] for row in rows}) for key in ("latent_dim", "lam_2"))
+    """Above the paper's reward, below with the radius bonus; one column per latent dimension."""
+    dims = sorted({row["latent_dim"] for row in rows})
     size = (plot.WIDTH, 4.2)
     fig, axes = plt.subplots(2, len(dims), figsize=size, sharex=True, sharey="row", squeeze=False)
-    for column, d in zip(axes.T, dims):
-        for i, lam_2 in enumerate(lams):
-            own = [row for row in rows if row["latent_dim"] == d and row["lam_2"] == lam_2]
-            P, r, b = np.array([(row["P"], row["r_psd"], row["bonus"]) for row in own]).T
-            shade = plt.get_cmap("viridis")(0.9 * i / max(len(lams) - 1, 1))
-            column[0].plot(P, r, color=shade, label=f"$\\lambda_2$ = {lam_2:g}")
-            column[1].plot(P, r + b, color=shade)
-        for ax in column:
-            for P, name in [(2 * L / 3, "2L/3"), (2 * L, "2L"), (4 * L, "4L")]:
-                ax.axvline(P, color=plot.GREY, lw=0.5, ls=":", zorder=0)
-                ax.annotate(name, (P, 1.0), xycoords=ax.get_xaxis_transform(), color=plot.GREY)
-        column[0].set_title(f"d = {d}, L = {L}", pad=12)
-        column[1].set_xlabel("period of the state [steps]")
+    for (top, bottom), d in zip(axes.T, dims):
+        draw_dimension(top, bottom, [row for row in rows if row["latent_dim"] == d])
+        for ax in (top, bottom):
+            mark_period(ax, 2 * L / 3, "2L/3")
+            mark_period(ax, 2 * L, "2L")
+            mark_period(ax, 4 * L, "4L")
+        top.set_title(f"d = {d}, L = {L}", pad=12)
+        bottom.set_xlabel("period of the state [steps]")
     axes[0, 0].set_ylabel("$r_{PSD}$")
     axes[1, 0].set_ylabel("$r_{PSD}$ and radius bonus")
     axes[0, -1].legend(loc="lower right")
     return fig
 
 
-def main():
-    args = tyro.cli(Args, description=__doc__)
+def draw_dimension(top, bottom, rows):
+    """One curve per lambda_2, of the rows of one latent dimension."""
+    multipliers = sorted({row["lam_2"] for row in rows})
+    for i, lam_2 in enumerate(multipliers):
+        own = [row for row in rows if row["lam_2"] == lam_2]
+        periods = [row["P"] for row in own]
+        r_psd = [row["r_psd"] for row in own]
+        total = [row["r_psd"] + row["bonus"] for row in own]
+        shade = plt.get_cmap("viridis")(0.9 * i / max(len(multipliers) - 1, 1))
+        top.plot(periods, r_psd, color=shade, label=f"$\\lambda_2$ = {lam_2:g}")
+        bottom.plot(periods, total, color=shade)
+
+
+def mark_period(ax, P, name):
+    ax.axvline(P, color=plot.GREY, lw=0.5, ls=":", zorder=0)
+    ax.annotate(name, (P, 1.0), xycoords=ax.get_xaxis_transform(), color=plot.GREY)
+
+
+def main(argv=None):
+    args = tyro.cli(Args, args=argv, description=__doc__)
+    check_args(args)
     torch.set_num_threads(1)
     out = Path(args.out)
-    if min(args.L, min(args.latent_dim, default=0)) < 2 or min(args.lam_2, default=0) <= 0:
-        fail("L and latent dimensions have to be 2 or more, lambda_2 above 0")
-    if 2 * args.L * args.longest < SHORTEST:
-        fail(f"no period from {SHORTEST} on is up to {args.longest} times 2L: raise --longest")
-    if out.suffix != ".json" or not out.parent.is_dir():
-        fail(f"--out {out} has to end in .json, in a folder that exists")
+    picture = out.with_suffix(".png")
     rows = landscape(args)
-    out.write_text(json.dumps({"args": vars(args), "rows": rows}) + "\n")
+    text = json.dumps({"args": vars(args), "rows": rows}) + "\n"
     with plt.rc_context(plot.STYLE):
-        draw(rows, args.L).savefig(out.with_suffix(".png"))
-    print(f"wrote {out} and {out.with_suffix('.png')}")
+        fig = draw(rows, args.L)
+        try:
+            plot.write_whole(out, partial(Path.write_text, data=text))
+            plot.write_whole(picture, fig.savefig)
+        except OSError as error:
+            fail(f"{out} cannot be written ({error.strerror}): free space, or give another --out")
+        finally:
+            plt.close(fig)
+    print(f"wrote {out} and {picture}")
 
 
 if __name__ == "__main__":

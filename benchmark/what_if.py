@@ -26,13 +26,14 @@ def gate():
     """A bound expands by the sum of r_PSD times the radius, which a circle that is too small
     does not have."""
 
-    def period_return(envs, agent, L, state, args):
-        n, key = args.adaptive_episodes, (args.seed, state["epoch"], L)
-        device = agent.log_alpha.device
-        skill = psd.embed_period(psd.torch.full((n,), L, device=device), args.embed_dim)
-        episodes = psd.rollout(envs[:n], key, agent.actor, skill, state, deterministic=True)
+    def period_return(envs, agent, L, progress, args):
+        num_episodes = args.adaptive_episodes
+        period = psd.torch.full((num_episodes,), L, device=agent.device)
+        skill = psd.embed_period(period, args.embed_dim)
+        key = (args.seed, progress["epoch"], L)
+        episodes = psd.rollout(envs[:num_episodes], key, agent, skill, progress, deterministic=True)
         returns = []
-        for i in range(n):
+        for i in range(num_episodes):
             phi = psd.encode(agent, episodes[i], skill[i])
             statistics = psd.latent_statistics(phi, L, args.kappa)
             returns.append(statistics["r_psd"] * min(statistics["radius"], 1.0) * (len(phi) - 1))
@@ -44,12 +45,14 @@ def gate():
 def phi_step(agent, buffer, args):
     """The encoder's part of psd.update."""
     obs, L, skill = psd.sample_triplets(buffer, args.phi_batch_size)
-    phi = agent.phi(obs, skill.expand(3, -1, -1))  # (3, B, d)
-    loss, metrics = psd.encoder_loss(*phi, L, args.k, args.lam_1, args.lam_2, args.epsilon)
+    phi_s, phi_next, phi_opposite = agent.phi(obs, skill.expand(3, -1, -1))  # (B, d) each
+    loss, metrics = psd.encoder_loss(
+        phi_s, phi_next, phi_opposite, L, args.k, args.lam_1, args.lam_2, args.epsilon
+    )
     agent.optimizers["phi"].zero_grad()
     loss.backward()
     agent.optimizers["phi"].step()
-    return {"losses/phi_loss": loss.detach()} | metrics
+    return metrics
 
 
 def more_phi():
@@ -83,7 +86,9 @@ def warm_up():
 def pay_for_return(combine):
     """radius_bonus becomes `combine` of itself, of how close to where it was 2L steps ago the state
     is, from 0 to 1, and of r_PSD; what comes before 2L has the mean of the others."""
-    rows, psd_reward, radius_bonus = psd.ReplayBuffer.rows, psd.psd_reward, psd.radius_bonus
+    rows = psd.ReplayBuffer.rows
+    psd_reward = psd.psd_reward
+    radius_bonus = psd.radius_bonus
     asked = {}  # of the last calls, which in psd.update are those for the batch
 
     def remember_rows(self, episode, t):
@@ -95,17 +100,22 @@ def pay_for_return(combine):
         return asked["r_psd"].clone()  # to which psd.update adds the rest
 
     def bonus(phi_next, L):
-        buffer, episode, t = asked["buffer"], asked["episode"], asked["t"]  # of s'
+        buffer = asked["buffer"]
+        episode = asked["episode"]
+        t = asked["t"]  # of s'
         past = t - 2 * L.long()
-        now, then = (buffer.obs[rows(buffer, episode, i)] for i in (t, past.clamp(min=0)))
+        now = buffer.obs[rows(buffer, episode, t)]
+        then = buffer.obs[rows(buffer, episode, past.clamp(min=0))]
         # 0 where it was, 1 anywhere, 2 opposite
         apart = ((now - then) ** 2 / (2 * now.var(dim=0) + 1e-6)).mean(dim=-1)  # (B,)
-        back, known = (1 - apart).clamp(min=0), past >= 0
+        back = (1 - apart).clamp(min=0)
+        known = past >= 0
         mean = (back * known).sum() / known.sum().clamp(min=1)
         back = psd.torch.where(known, back, mean)
         return combine(radius_bonus(phi_next, L), back, asked["r_psd"])
 
-    psd.ReplayBuffer.rows, psd.psd_reward = remember_rows, remember_reward
+    psd.ReplayBuffer.rows = remember_rows
+    psd.psd_reward = remember_reward
     psd.radius_bonus = bonus
 
 
@@ -136,7 +146,13 @@ def main():
         lines = [f"{name}: {' '.join(f.__doc__.split())}" for name, f in CHANGES.items()]
         sys.exit("\n".join(["choose a change, then psd.py's flags:", *lines]))
     CHANGES[sys.argv[1]]()
-    psd.__file__ = f"{__file__} {sys.argv[1]}"  # which it names at the end, to go on with
+    resume_command = psd.resume_command
+
+    def resume_here(args, run_dir, progress):
+        command = resume_command(args, run_dir, progress)
+        return command.replace("psd.py", f"benchmark/what_if.py {sys.argv[1]}", 1)
+
+    psd.resume_command = resume_here
     psd.main(sys.argv[2:])
 
 

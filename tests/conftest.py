@@ -37,9 +37,8 @@ def make_episode(rng, length, obs_dim=3, action_dim=1, terminated=False):
 
 
 def skill_of(L, args):
-    """What the buffer keeps of an episode with this L: L itself, and Embed(L)."""
-    L = torch.tensor([float(L)])
-    return torch.cat([L, psd.embed_period(L, args.embed_dim)[0]])
+    """Embed(L), which the buffer keeps of an episode beside L itself."""
+    return psd.embed_period(torch.tensor(float(L)), args.embed_dim)
 
 
 @pytest.fixture
@@ -50,12 +49,13 @@ def make_agent_and_buffer():
         torch.manual_seed(0)
         space = gym.spaces.Box(-2.0, 2.0, (2,), np.float32)
         agent = psd.Agent(args, 3, space, device)
-        sizes = (3, 2, 1 + args.embed_dim)
-        buffer = psd.ReplayBuffer(args.buffer_size, args.episode_length, *sizes, device)
+        T = args.episode_length
+        buffer = psd.ReplayBuffer(args.buffer_size, T, 3, 2, args.embed_dim, device)
         rng = np.random.default_rng(0)
         for i in range(num_episodes):
             episode = make_episode(rng, args.episode_length - i, action_dim=2, terminated=i % 2 > 0)
-            buffer.add(episode, skill_of(args.L_min + i % 3, args))
+            L = args.L_min + i % 3
+            buffer.add(episode, skill_of(L, args), L)
         return agent, buffer
 
     return make

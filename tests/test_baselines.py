@@ -31,7 +31,8 @@ def agent_and_buffer(script, args, device="cpu"):
     buffer = script.ReplayBuffer(700, 40, 3, 2, agent.skill_dim, device)
     rng, skills = np.random.default_rng(0), script.sample_skills(5, args, "cpu")
     for i, skill in enumerate(skills):
-        buffer.add(make_episode(rng, 40 - i, action_dim=2, terminated=i % 2 > 0), skill)
+        episode = make_episode(rng, 40 - i, action_dim=2, terminated=i % 2 > 0)
+        buffer.add(episode, skill, period=0.0)
     return agent, buffer
 
 
@@ -205,7 +206,7 @@ def slow_log_q(parameters, obs, next_obs, skill, statistics=None):
 @pytest.fixture
 def dynamics():
     torch.manual_seed(0)
-    model = dads.Dynamics(2, 3, 4).double()
+    model = dads.Dynamics(2, 3, hidden_layers=1, hidden_units=4).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)  # biases and scales too
@@ -294,6 +295,47 @@ def test_the_papers_values_by_robot(name, ant, cheetah):
         assert (args.lam, args.epsilon, args.lam_lr) == (*constants[name], 1e-4)
 
 
+MEASURED = {  # what the runs of Figure 3 (benchmark/grid.py) set beside the defaults
+    "metra": {"phi_lr": 1e-3, "lam_lr": 1e-3},
+    "csd": {"phi_lr": 1e-3, "lam_lr": 1e-3, "distance_lr": 1e-3},
+    "diayn": {"discriminator_lr": 1e-3},
+    "dads": {"dynamics_lr": 1e-3},
+}
+
+
+@by_script
+def test_the_cpu_preset_is_what_was_measured(script):
+    args, _ = script.parse_args("--env-id HalfCheetah-v4 --preset cpu".split())
+    path = REPO / f"results/fig3/{script.SCRIPT}/model.pt"
+    saved = torch.load(path, weights_only=True)["args"]
+    for name, value in saved.items():
+        if name not in ("seed", "run_name", "resume"):
+            assert getattr(args, name) == value, name
+    paper, _ = script.parse_args(["--env-id", "HalfCheetah-v4"])
+    changed = {k: v for k, v in vars(args).items() if v != getattr(paper, k)}
+    expected = {"preset": "cpu", "hidden_units": 256, "sac_lr": 3e-4, "alpha_lr": 6e-4}
+    expected |= {"total_epochs": 600, **MEASURED[script.SCRIPT]}
+    if script in (diayn, dads):
+        expected["normalize_obs"] = True
+    assert changed == expected
+    args, _ = script.parse_args("--preset cpu --sac-lr 0.5 --env-id Ant-v4".split())
+    assert (args.sac_lr, args.hidden_units, args.total_epochs) == (0.5, 256, 600)
+    assert args.num_skills == script.ROBOTS["Ant"][2]
+
+
+@by_script
+def test_weights_of_published_checkpoints_fit(script):
+    path = REPO / f"results/fig3/{script.SCRIPT}/model.pt"
+    saved = torch.load(path, weights_only=True)
+    args, _ = script.parse_args("--env-id HalfCheetah-v4 --preset cpu".split())
+    env = script.make_env(args)
+    agent = script.Agent(args, env.observation_space.shape[0], env.action_space, "cpu")
+    missing, unexpected = agent.load_state_dict(saved["agent"], strict=False)
+    assert unexpected == []
+    assert [name for name in missing if name.startswith(("actor", "phi"))] == []
+    env.close()
+
+
 @by_script
 def test_who_sees_the_global_position(script):
     extra = {"HalfCheetah-v4": 1, "Walker2d-v5": 1, "Ant-v4": 2, "Ant-v5": 2, "Humanoid-v4": 2}
@@ -333,14 +375,13 @@ def test_the_policy_gets_the_raw_skill_and_the_reward_its_own_form(script, monke
     assert set(buffer.skill.flatten().tolist()) == {0.0, 1.0}
     seen, real_loss = {}, script.critic_loss
 
-    def spy(agent, batch, skill, reward, *rest):
-        seen.update(batch=batch, skill=skill, reward=reward.clone())
-        return real_loss(agent, batch, skill, reward, *rest)
+    def spy(agent, batch, reward, *rest):
+        seen.update(batch=batch, reward=reward.clone())
+        return real_loss(agent, batch, reward, *rest)
 
     monkeypatch.setattr(script, "critic_loss", spy)
     script.update(agent, buffer, args)
     batch = seen["batch"]
-    assert torch.equal(seen["skill"], batch.skill)
     assert set(batch.skill.flatten().tolist()) == {0.0, 1.0}
     intrinsic = script.intrinsic_reward(agent, batch.obs, batch.next_obs, batch.skill, args)
     assert intrinsic.std() > 0
@@ -359,9 +400,9 @@ def test_diayn_with_one_skill_is_paid_r_ext_to_the_bit(monkeypatch):
     agent, buffer = agent_and_buffer(diayn, args)
     rewards, real_loss = [], diayn.critic_loss
 
-    def spy(agent, batch, skill, reward, *rest):
+    def spy(agent, batch, reward, *rest):
         rewards.append((reward.clone(), diayn.external_reward(batch.velocity, args.v_star)))
-        return real_loss(agent, batch, skill, reward, *rest)
+        return real_loss(agent, batch, reward, *rest)
 
     monkeypatch.setattr(diayn, "critic_loss", spy)
     for _ in range(3):
@@ -390,12 +431,32 @@ def test_an_update_changes_what_it_should(name, num_skills):
     assert all(torch.isfinite(value) for value in metrics.values())
 
 
+@by_script
+def test_each_parameter_has_one_optimiser_with_its_own_rate(script):
+    rates = {"critic": 2e-4, "actor": 2e-4, "alpha": 3e-4}
+    own = {
+        "metra": {"phi": 4e-4, "lam": 5e-4},
+        "csd": {"phi": 4e-4, "lam": 5e-4, "distance": 6e-4},
+        "diayn": {"discriminator": 4e-4},
+        "dads": {"dynamics": 4e-4},
+    }[script.SCRIPT]
+    flags = ["--sac-lr", "2e-4", "--alpha-lr", "3e-4"]
+    for name, rate in own.items():
+        flags += [f"--{name}-lr", str(rate)]
+    agent, _ = agent_and_buffer(script, parse(script, *flags))
+    found = {name: x.param_groups[0]["lr"] for name, x in agent.optimizers.items()}
+    assert found == rates | own
+    stepped = [p for x in agent.optimizers.values() for p in x.param_groups[0]["params"]]
+    trained = [p for p in agent.parameters() if p.requires_grad]
+    assert sorted(map(id, stepped)) == sorted(map(id, trained))
+
+
 def test_phi_of_csd_does_not_train_the_distance_nor_the_distance_phi():
     args = parse(csd, "--num-skills", "4")
     for frozen, moved in [("phi", "distance"), ("distance", "phi")]:
         agent, buffer = agent_and_buffer(csd, args)
-        rate = next(g for g in agent.optimizers[frozen].param_groups)
-        rate["lr"] = 0.0  # so that only the other's step could change it
+        (group,) = agent.optimizers[frozen].param_groups
+        group["lr"] = 0.0  # so that only the other's step could change it
         before = {k: v.clone() for k, v in agent.state_dict().items()}
         csd.update(agent, buffer, args)
         after = agent.state_dict()
@@ -437,4 +498,6 @@ def test_every_numbered_equation_is_a_function_of_the_index(script):
     assert {number for _, number in found} == numbers[script.SCRIPT]
     for name, _ in found:
         assert name in script.__doc__
-    assert f"python baselines/{script.SCRIPT}.py --env-id Ant-v4 --cuda" in script.__doc__
+    command = f"python baselines/{script.SCRIPT}.py --env-id"
+    assert f"{command} Ant-v4 --cuda " in script.__doc__
+    assert f"{command} HalfCheetah-v4 --preset cpu " in script.__doc__

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import tempfile
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -11,7 +12,7 @@ import pytest
 import torch
 from conftest import REPO
 from test_baselines import SCRIPTS, by_script
-from test_evaluate import Clock, egl_problem, error_of, keys_of, run_main
+from test_evaluate import Clock, clock_run, egl_problem, error_of, keys_of, run_main
 from test_plot import SAMPLE, coloured, texts
 
 import evaluate
@@ -110,14 +111,14 @@ def test_a_known_period_is_found_whatever_the_position_does():
         def observe(self):
             return np.concatenate([[1e3 * np.sin(self.t / 40)], super().observe()])
 
-    script = SimpleNamespace(**vars(psd))
-    script.make_env = lambda args, max_steps: Car(14, max_steps)
-    actor = SimpleNamespace(act=lambda obs, skill, deterministic: torch.zeros(len(obs), 1))
-    args, state = psd.Args(episode_length=200), {"obs_mean": torch.zeros(3)}
-    state["obs_std"] = torch.ones(3)
-    rest = (actor, torch.zeros(3, 1), 200, (1,), None, state)
-    row, period, states, _ = evaluate.measure_state(script, args, state, *rest)
-    assert period == pytest.approx(14, rel=0.01) and row["agree"] == 3
+    run = clock_run(lambda args, max_steps: Car(14, max_steps), obs_dim=3)
+    run = dataclasses.replace(run, kind=evaluate.KINDS["num_skills"])
+    run.args.num_skills = 1
+    options = evaluate.Args(run="", episodes=3)
+    (skill,) = evaluate.skills_to_measure(run, options)
+    statistics = evaluate.Statistics(np.zeros(2), np.ones(2))  # of the state without position
+    row, states = evaluate.measure(run, skill, options, statistics)
+    assert row["period"] == pytest.approx(14, rel=0.01) and row["agree"] == 3
     assert states.shape == (201, 2) and row["return_error"] == pytest.approx(0, abs=1e-3)
     assert 1 / row["dominant"][0]["frequency"] == pytest.approx(14, rel=0.02)
 
@@ -134,14 +135,13 @@ def test_random_actions_are_uniform_and_repeat_themselves(name, tmp_path, capsys
     assert len({tuple(row["states"][0]) for row in result["skills"]}) == 16  # all different
     run_main(capsys, run, "--random-actions", "--episodes", 2)
     assert (run / "random.json").read_bytes() == first
-    _, _, _, agent = evaluate.load(run / "model.pt")
-    actor = evaluate.RandomActions(agent.actor, 0)
+    actor = evaluate.RandomActions(evaluate.open_run(run).action_space, 0)
     actions = actor.act(torch.zeros(4000, 3), None, True)  # a pendulum's, of up to 2
     assert actions.shape == (4000, 1) and actions.abs().max() <= 2
     assert (torch.histc(actions, 8, -2, 2) - 500).abs().max() < 100
 
 
-def test_bad_input_ends_in_one_line_and_writes_nothing(tmp_path, monkeypatch):
+def test_bad_input_ends_in_one_line_and_writes_nothing(tmp_path):
     run = make_run(tmp_path / "run", "csd")
     before = sorted(tmp_path.rglob("*"))
     assert "csd.py has no L: leave --periods" in error_of(run, "--periods", 5)
@@ -149,8 +149,12 @@ def test_bad_input_ends_in_one_line_and_writes_nothing(tmp_path, monkeypatch):
     message = error_of(run, "--periods", 5, "--random-actions")
     assert "random actions have no L" in message
     assert "--episodes" in error_of(run, "--episodes", 0)
-    monkeypatch.delattr(evaluate.import_script("csd"), "sample_skills")
-    assert "neither L nor z" in error_of(run)
+    model = torch.load(run / "model.pt", weights_only=True)
+    args = {name: value for name, value in model["args"].items() if name != "num_skills"}
+    with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        torch.save({**model, "args": args}, file)
+        file.flush()
+        assert "csd.py has neither L nor z" in error_of(file.name)
     assert sorted(tmp_path.rglob("*")) == before
 
 

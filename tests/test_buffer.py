@@ -25,7 +25,7 @@ def tagged_episode(number, length, terminated):
 def fill(history):
     buffer = psd.ReplayBuffer(CAPACITY, T, obs_dim=2, action_dim=2, skill_dim=1, device="cpu")
     for number, (length, terminated, L) in enumerate(history):
-        buffer.add(tagged_episode(number, length, terminated), torch.tensor([float(L)]))
+        buffer.add(tagged_episode(number, length, terminated), torch.tensor([10.0 * L]), L)
     return buffer
 
 
@@ -43,8 +43,10 @@ def survivors(history):
 @given(episodes)
 def test_what_is_stored_is_the_newest_that_fits(history):
     buffer, kept = fill(history), survivors(history)
-    assert buffer.length.tolist() == buffer.lengths == [history[i][0] for i in kept]
-    assert buffer.skill[:, 0].tolist() == [history[i][2] for i in kept]
+    assert buffer.length.tolist() == [history[i][0] for i in kept]
+    assert buffer.rows_per_episode == [history[i][0] + 1 for i in kept]
+    assert buffer.period.tolist() == [history[i][2] for i in kept]
+    assert buffer.skill[:, 0].tolist() == [10 * history[i][2] for i in kept]
     for place, number in enumerate(kept):
         length, terminated, _ = history[number]
         rows = buffer.rows(torch.tensor(place), torch.arange(length + 1))
@@ -61,14 +63,14 @@ def test_what_is_stored_is_the_newest_that_fits(history):
 def test_samples_are_transitions_of_one_episode(history):
     buffer, kept = fill(history), survivors(history)
     batch = buffer.sample(200)
-    for obs, action, next_obs, velocity, terminated, skill in zip(*batch):
+    for obs, action, next_obs, velocity, terminated, skill, period in zip(*batch):
         number, t = int(obs[0]), int(obs[1])
         length, ended, L = history[number]
         assert number in kept and t < length
         assert next_obs.tolist() == [number, t + 1]
         assert action.tolist() == [number + 0.5, t + 0.5] and velocity == number + t
         assert terminated.item() == (ended and t == length - 1)  # truncation is no termination
-        assert skill.tolist() == [L]
+        assert skill.tolist() == [10 * L] and period == L
 
 
 @settings(max_examples=100, deadline=None)
@@ -77,9 +79,10 @@ def test_triplets_never_cross_an_episode(history):
     buffer, kept = fill(history), survivors(history)
     eligible = [i for i in kept if history[i][0] >= history[i][2]]
     if not eligible:
-        assert not (buffer.length >= buffer.skill[:, 0]).any()
+        assert not (buffer.length >= buffer.period).any()
         return
-    obs, L, _ = psd.sample_triplets(buffer, 200)
+    obs, L, skill = psd.sample_triplets(buffer, 200)
+    assert skill[:, 0].tolist() == (10 * L).tolist()
     for s, s_next, s_L, period in zip(*obs, L):
         number, t = s.tolist()
         assert number in eligible and period == history[int(number)][2]
@@ -114,7 +117,7 @@ def test_triplets_take_every_start_of_every_eligible_episode_evenly():
 
 def test_capacity_is_reached_with_whole_episodes_and_not_exceeded():
     buffer = fill([(T, False, 3)] * 9)
-    assert sum(buffer.lengths) == CAPACITY  # five episodes of twelve
+    assert sum(buffer.length.tolist()) == CAPACITY  # five episodes of twelve
 
 
 def test_memory_is_one_copy():
@@ -122,8 +125,8 @@ def test_memory_is_one_copy():
     buffer = psd.ReplayBuffer(capacity, 200, obs_dim, action_dim, 9, "meta")
     episode = make_episode(np.random.default_rng(0), 200, obs_dim, action_dim)
     for _ in range(capacity // 200 + 3):
-        buffer.add(episode, torch.zeros(9))
-    assert sum(buffer.lengths) == capacity
+        buffer.add(episode, torch.zeros(9), 7)
+    assert sum(buffer.rows_per_episode) - len(buffer.rows_per_episode) == capacity
     held = sum(x.nbytes for x in vars(buffer).values() if torch.is_tensor(x))
     assert held <= 1.1 * capacity * (4 * obs_dim + 4 * action_dim + 4 + 1)
 
@@ -131,6 +134,6 @@ def test_memory_is_one_copy():
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_everything_lies_on_the_device(device):
     buffer = psd.ReplayBuffer(CAPACITY, T, 3, 1, 1, device)
-    buffer.add(make_episode(np.random.default_rng(0), 7), torch.tensor([3.0]))
+    buffer.add(make_episode(np.random.default_rng(0), 7), torch.tensor([3.0]), 3)
     tensors = [*(x for x in vars(buffer).values() if torch.is_tensor(x)), *buffer.sample(4)]
     assert {x.device.type for x in [*tensors, *psd.sample_triplets(buffer, 4)]} == {device}

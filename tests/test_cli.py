@@ -31,8 +31,12 @@ def test_a_script_copied_out_alone_explains_itself(tmp_path):
     assert result.returncode == 0, result.stderr
     for flag in ["--env-id", "--cuda", "--L-min", "--no-adaptive-sampling", "--resume", "--lam-2"]:
         assert flag in result.stdout
-    for row in ["Walker2d      400    10.0   3   1.0       20", "any other     200     5.0   3"]:
-        assert row in result.stdout
+    for row in [
+        "Walker2d episode_length 400, lam_1 10.0, lam_2 10.0, latent_dim 3, v_star 1.0, first_L 25",
+        "any other episode_length 200, lam_1 5.0,",
+        "Ant action_scale",
+    ]:
+        assert row in " ".join(result.stdout.split())
     assert list(tmp_path.iterdir()) == [tmp_path / "my_psd.py"]
 
 
@@ -49,8 +53,8 @@ PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
 
 @pytest.mark.parametrize("line", sorted({line for page in PAGES for line in commands(page)}))
 def test_documented_commands_parse(line, monkeypatch):
-    state = {"epoch": 0, "bounds": (10, 10, False, False)}
-    monkeypatch.setattr(psd, "load_checkpoint", lambda path: {"args": {}, "state": state})
+    progress = {"epoch": 0, "bounds": (10, 10, False, False)}
+    monkeypatch.setattr(psd, "load_checkpoint", lambda path: {"args": {}, "progress": progress})
     monkeypatch.setattr(psd, "FIXED_ON_RESUME", [])
     if "--help" in line:
         with pytest.raises(SystemExit, match="0"):
@@ -84,9 +88,9 @@ def test_readme_and_docs_have_commands():
     [
         ("Ant", 200, 5, 6, 0.5, 10, {27}),
         ("HalfCheetah", 200, 5, 3, 0.5, 10, {17}),
-        ("Humanoid", 400, 10, 6, 1.0, 20, {376, 348}),
-        ("Hopper", 400, 10, 3, 1.0, 20, {11}),
-        ("Walker2d", 400, 10, 3, 1.0, 20, {17}),
+        ("Humanoid", 400, 10, 6, 1.0, 25, {376, 348}),
+        ("Hopper", 400, 10, 3, 1.0, 25, {11}),
+        ("Walker2d", 400, 10, 3, 1.0, 25, {17}),
     ],
 )
 def test_the_papers_values_by_robot(version, robot, T, lam, d, v_star, L, obs_dim):
@@ -108,13 +112,14 @@ def test_defaults_are_the_papers_table_2():
     assert (args.hidden_layers, args.hidden_units, args.num_periods) == (2, 1024, 4)
     assert (args.adaptive_step, args.adaptive_interval, args.adaptive_episodes) == (1, 2000, 5)
     assert (args.adaptive_alpha, args.adaptive_beta, args.ext_coef) == (0.9, 0.4, 0.0)
+    assert args.total_epochs * args.episodes_per_epoch == 320_000  # the authors' Figure 9
 
 
 def test_a_flag_wins_over_the_robots_value():
     argv = "--env-id Humanoid-v5 --lam-2 2 --latent-dim 4 --L-max 30".split()
     args, _ = psd.parse_args(argv)
     assert (args.lam_1, args.lam_2, args.latent_dim) == (10, 2, 4)
-    assert (args.L_min, args.L_max) == (20, 30)
+    assert (args.L_min, args.L_max) == (25, 30)
     args, _ = psd.parse_args("--env-id Ant-v4 --L-min 15".split())  # above the robot's first L
     assert (args.L_min, args.L_max) == (15, 15)
 
@@ -127,6 +132,11 @@ class Images(gym.Env):
 class Unbounded(gym.Env):
     observation_space = gym.spaces.Box(-1.0, 1.0, (3,))
     action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
+
+
+class NoActions(gym.Env):
+    observation_space = gym.spaces.Box(-1.0, 1.0, (3,))
+    action_space = gym.spaces.Box(-1.0, 1.0, (0,))
 
 
 class Doubles(gym.Env):
@@ -151,6 +161,7 @@ class Integers(Doubles):
     action_space = gym.spaces.Box(0, 3, (2,), np.int64)
 
 
+gym.register("TestNoActions-v0", lambda **kwargs: NoActions())
 gym.register("TestDoubles-v0", lambda **kwargs: Doubles())
 gym.register("TestIntegers-v0", lambda **kwargs: Integers())
 gym.register("TestImages-v0", lambda **kwargs: Images())
@@ -165,18 +176,28 @@ gym.register("TestUnbounded-v0", lambda **kwargs: Unbounded())
         ("--env-id no_such_module:Thing-v0", "cannot make 'no_such_module:Thing-v0': "),
         ("--env-id CartPole-v1", "CartPole-v1 has actions Discrete(2)"),
         ("--env-id TestImages-v0", "TestImages-v0 has observations Box(0, 255, (8, 8, 3)"),
-        ("--env-id TestUnbounded-v0", "tanh needs real ones, with bounds"),
-        ("--env-id HalfCheetah-v4 --no-terminate", "'HalfCheetah-v4' with --no-terminate"),
-        ("--L-min 12 --L-max 10", "L_min 12, L_max 10: not 5 <= L_min <= L_max <= 100"),
+        ("--env-id TestUnbounded-v0", "psd.py needs bounded floats"),
+        (
+            "--env-id HalfCheetah-v4 --no-terminate",
+            "HalfCheetah-v4 cannot switch its termination off",
+        ),
+        ("--env-id Pendulum-v1 --no-terminate", "Pendulum-v1 cannot switch its termination off"),
+        ("--L-min 12 --L-max 10", "L_min 12, L_max 10: need 5 <= L_min <= L_max <= 100"),
         ("--L-min 0", "--L-min cannot be 0"),
         ("--L-min -3", "--L-min cannot be -3"),
-        ("--L-min 4", "not 5 <= L_min"),
+        ("--L-min 4", "need 5 <= L_min"),
         ("--L-max 101", "<= L_max <= 100"),
         ("--no-adaptive-sampling --L-max 201", "<= L_max <= 200"),
         ("--batch-size 0", "--batch-size cannot be 0"),
         ("--phi-batch-size -5", "--phi-batch-size cannot be -5"),
-        ("--batch-size 500001", "--buffer-size 500000 is less than a batch or an epoch"),
-        ("--buffer-size 1024", "--buffer-size 1024 is less than a batch or an epoch: take 1600"),
+        (
+            "--batch-size 500001",
+            "--buffer-size must hold a batch and an epoch's episodes: 500001 or more",
+        ),
+        (
+            "--buffer-size 1024",
+            "--buffer-size must hold a batch and an epoch's episodes: 1600 or more",
+        ),
         ("--seed -1", "--seed cannot be -1"),
         ("--seed 99999999999999999999", "--seed cannot be 99999999999999999999"),
         ("--sac-lr inf", "--sac-lr cannot be inf"),
@@ -185,16 +206,30 @@ gym.register("TestUnbounded-v0", lambda **kwargs: Unbounded())
         ("--kappa nan", "--kappa cannot be nan"),
         ("--env-id Pendulum-v1 --ext-coef 1", "Pendulum-v1 reports no x_velocity"),
         ("--env-id Pendulum-v1 --run-name taken", "runs/taken exists: --resume it, or"),
+        ("--num-periods 1", "--num-periods is 2 or more; for a single L set --L-min and --L-max"),
+        ("--gamma 1.5", "--gamma cannot be 1.5: at most 1"),
+        ("--tau 2", "--tau cannot be 2.0: at most 1"),
+        ("--hidden-units 10000000", "--hidden-units cannot be 10000000: at most"),
+        ("--hidden-layers 100000", "--hidden-layers cannot be 100000: at most"),
+        ("--num-threads 1000000", "--num-threads cannot be 1000000: at most"),
+        ("--num-periods 1000000000", "--num-periods cannot be 1000000000: at most"),
+        ("--adaptive-episodes 100000000", "--adaptive-episodes cannot be 100000000: at most"),
+        ("--episodes-per-epoch 100000000", "--episodes-per-epoch cannot be 100000000: at most"),
+        ("--env-id Pendulum-v1 --run-name ../x", "--run-name '../x' leads out of runs/"),
+        ("--env-id Pendulum-v1 --run-name /tmp/x", "--run-name '/tmp/x' leads out of runs/"),
+        ("--env-id TestNoActions-v0", "TestNoActions-v0 has no actions"),
     ],
 )
 def test_bad_input_ends_in_one_line_and_writes_nothing(flags, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs/taken").mkdir(parents=True)
+    (tmp_path / "runs/taken/model.pt").write_text("somebody's")
     with pytest.raises(SystemExit) as error:
         psd.main(flags.split())
     text = str(error.value.code)
     assert text.startswith("psd.py: error: ") and message in text and "\n" not in text
-    assert sorted(p.name for p in tmp_path.rglob("*")) == ["runs", "taken"]
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["model.pt", "runs", "taken"]
+    assert (tmp_path / "runs/taken/model.pt").read_text() == "somebody's"
 
 
 def test_bad_input_on_the_real_command_line(tmp_path):
@@ -225,7 +260,7 @@ def test_robots_train(env_id, tmp_path, monkeypatch):
     psd.main(["--env-id", env_id, *flags.split()])
     assert [p.name for p in tmp_path.iterdir()] == ["runs"]
     names = {p.name.split(".")[0] for p in (tmp_path / "runs/a").iterdir()}
-    assert names == {"events", "model", "resume"}
+    assert names == {"events", "lock", "model", "resume"}
 
 
 def test_actions_of_float64_train(tmp_path, monkeypatch):
@@ -238,7 +273,8 @@ def test_an_observation_that_is_nan_stops_the_run_unsaved(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Doubles, "nan_at", 40)  # the last one: an update may well miss it
     flags = ["--env-id", "TestDoubles-v0", "--updates-per-epoch", "1", "--run-name", "a"]
-    with pytest.raises(SystemExit, match="epoch 0: .* is nan; not saved, last good .*: none"):
+    message = "TestDoubles-v0, epoch 0: .* observation that is not finite; not saved, last .*: none"
+    with pytest.raises(SystemExit, match=message):
         psd.main([*TINY, *flags])
     assert not (tmp_path / "runs/a/resume.pt").exists()
 
@@ -246,15 +282,15 @@ def test_an_observation_that_is_nan_stops_the_run_unsaved(tmp_path, monkeypatch)
 def test_none_on_the_line_is_the_robots_value():
     flags = "--env-id Walker2d-v4 --L-min None --episode-length None --lam-1 None --v-star None"
     args, _ = psd.parse_args(flags.split())
-    assert (args.L_min, args.episode_length, args.lam_1, args.v_star) == (20, 400, 10, 1.0)
+    assert (args.L_min, args.episode_length, args.lam_1, args.v_star) == (25, 400, 10, 1.0)
 
 
 def test_no_terminate_keeps_a_falling_robot_going():
     args, _ = psd.parse_args("--env-id Walker2d-v4 --no-terminate --episode-length 80".split())
     envs = [psd.make_env(args) for _ in range(2)]
     agent = psd.Agent(args, 17, envs[0].action_space, "cpu")
-    state = {"obs_mean": psd.torch.zeros(17), "obs_std": psd.torch.ones(17)}
+    progress = {"obs_mean": psd.torch.zeros(17), "obs_std": psd.torch.ones(17)}
     skill = psd.torch.zeros(2, args.embed_dim)
-    episodes = psd.rollout(envs, (1,), agent.actor, skill, state)
+    episodes = psd.rollout(envs, (1,), agent, skill, progress)
     assert [len(e.actions) for e in episodes] == [80, 80]
     assert not any(e.terminated for e in episodes)

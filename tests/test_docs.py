@@ -55,3 +55,13 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
         if not target.startswith("http"):
             assert (path.parent / target).exists(), target
+
+
+def test_the_snippet_of_the_readme_runs(monkeypatch):
+    """A policy in five lines: the robot moves as it is told."""
+    (snippet,) = re.findall(r"```python\n(.*?)```", (REPO / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(REPO)
+    names = {}
+    exec(snippet, names)
+    assert names["policy"].periods == list(range(5, 21))
+    assert names["t"] == 199 and not names["terminated"]

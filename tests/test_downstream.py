@@ -37,33 +37,34 @@ TINY = """--hidden-units 16 --total-epochs 2 --episodes-per-epoch 2 --updates-pe
 def in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ppo, "EVAL_ENVS", 2)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
 def save_skills(script, folder, env_id, *flags):
-    """A checkpoint of random weights, written by the script itself; its arguments and agent."""
+    """A checkpoint of random weights, written by the script itself; what was written."""
     small = "--hidden-units 16 --batch-size 16 --buffer-size 6000 --ext-coef 1".split()
     args, _ = script.parse_args(["--env-id", env_id, *small, *flags])
     env = script.make_env(args)
     torch.manual_seed(0)
     agent = script.Agent(args, env.observation_space.shape[0], env.action_space, "cpu")
-    state = {"epoch": 1, "global_step": 1, "bounds": (5, 40, True, True)}
-    state |= script.observation_statistics(env, args, num_steps=300)
+    progress = {"epoch": 1, "global_step": 1, "bounds": (5, 40, True, True)}
+    progress |= script.observation_statistics(env, args, num_steps=300)
     folder.mkdir(parents=True)
-    script.save_checkpoint(folder, args, state, agent, types.SimpleNamespace())
-    return args, agent, state
+    script.save_checkpoint(folder, args, progress, agent, types.SimpleNamespace())
+    return args, agent, progress
 
 
 def save_pixels(folder):
     """A checkpoint as psd_pixel.py writes it: no statistics of observations."""
     args = psd_pixel.Args(image_size=15, crop_size=15, num_filters=2, hidden_units=8, latent_dim=2)
     agent = psd_pixel.Agent(args, 9, gym.spaces.Box(-1, 1, (6,)), "cpu")
-    state = {"epoch": 1, "global_step": 1, "bounds": (5, 40, True, True)}
+    progress = {"epoch": 1, "global_step": 1, "bounds": (5, 40, True, True)}
     folder.mkdir(parents=True)
-    psd_pixel.save_checkpoint(folder, args, state, agent, types.SimpleNamespace())
+    psd_pixel.save_checkpoint(folder, args, progress, agent, types.SimpleNamespace())
 
 
 @pytest.fixture
@@ -211,7 +212,7 @@ def test_low_level_actions_are_the_skill_scripts_to_the_bit(script, task, tmp_pa
     robot, n, T = ppo.TASKS[task][1], 3, 20
     flags = ["--normalize-obs", "--episode-length", str(T), "--action-scale", "0.5"]
     flags += ["--L-min", "5", "--L-max", "9"] if script in (psd, psd_metra) else []
-    args, agent, state = save_skills(script, tmp_path / "run", robot, *flags)
+    args, agent, progress = save_skills(script, tmp_path / "run", robot, *flags)
     skills = ppo.Skills(ppo.load_skills("run"), task, "cpu")
     choices = [0, 5, len(skills.names) - 1]
     if script is psd:
@@ -229,7 +230,7 @@ def test_low_level_actions_are_the_skill_scripts_to_the_bit(script, task, tmp_pa
         assert len(skills.names) == 16
         own = torch.eye(16)[choices]
     envs = [script.make_env(args) for _ in range(n)]
-    episodes = script.rollout(envs, (9,), agent.actor, own, state, deterministic=True)
+    episodes = script.rollout(envs, (9,), agent, own, progress, deterministic=True)
     acted, act = [], skills.act
     monkeypatch.setattr(skills, "act", lambda *inputs: acted.append(act(*inputs)) or acted[-1])
     envs = [ppo.SkillEnv(ppo.make_task(task), skills, 10) for _ in range(n)]
@@ -247,9 +248,9 @@ def test_low_level_actions_are_the_skill_scripts_to_the_bit(script, task, tmp_pa
 
 
 def test_few_periods_are_all_to_choose_from(tmp_path):
-    args, agent, state = save_skills(psd, tmp_path / "a", "HalfCheetah-v4")
-    state["bounds"] = (8, 12, True, True)
-    psd.save_checkpoint(tmp_path / "a", args, state, agent, types.SimpleNamespace())
+    args, agent, progress = save_skills(psd, tmp_path / "a", "HalfCheetah-v4")
+    progress["bounds"] = (8, 12, True, True)
+    psd.save_checkpoint(tmp_path / "a", args, progress, agent, types.SimpleNamespace())
     names = ppo.Skills(ppo.load_skills("a"), "HalfCheetahHurdle-v0", "cpu").names
     assert names == [f"L = {L}" for L in [8, 9, 10, 11, 12]]
 
@@ -430,6 +431,7 @@ def run(*flags):
     ppo.main(list(flags))
     resumed = "--resume" in flags
     name = flags[flags.index("--resume" if resumed else "--run-name") + 1]
+    name = name.removesuffix("/resume.pt")
     return torch.load(f"{'' if resumed else 'runs/'}{name}/resume.pt", weights_only=True)
 
 
@@ -480,15 +482,29 @@ def test_a_signal_finishes_the_epoch_and_saves(walker):
     assert process.returncode == 128 + signal.SIGTERM
     assert "downstream_ppo.py --resume runs/stopped" in output
     stopped = torch.load("runs/stopped/resume.pt", weights_only=True)
-    epochs = str(stopped["state"]["epoch"])
+    epochs = str(stopped["progress"]["epoch"])
     whole = run(*flags[:-1], "whole", "--total-epochs", epochs)
     assert same(whole, stopped)
     assert not os.path.exists("runs/stopped/downstream.json")
 
 
+def test_once_training_is_saved_a_signal_ends_the_process_at_once(walker, monkeypatch):
+    handlers, real = [], ppo.evaluate_policy
+
+    def evaluate(*inputs):
+        handlers.extend(signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, ppo.HANGUP))
+        return real(*inputs)
+
+    monkeypatch.setattr(ppo, "evaluate_policy", evaluate)
+    signal.signal(ppo.HANGUP, signal.SIG_IGN)  # as nohup does
+    run(*TINY, "--task", HURDLES[1], "--skills", walker, "--run-name", "a")
+    assert handlers == [signal.SIG_DFL, signal.SIG_DFL, signal.SIG_IGN]
+
+
 def test_what_is_not_finite_stops_the_run_unsaved(walker):
     flags = [*TINY, "--task", HURDLES[1], "--skills", walker, "--run-name", "a"]
-    with pytest.raises(SystemExit, match="epoch [01]: .*; not saved, last good checkpoint: none"):
+    message = "Walker2dHurdle-v0, epoch [01]: .*; not saved, last good checkpoint: none"
+    with pytest.raises(SystemExit, match=message):
         ppo.main([*flags, "--critic-lr", "1e18"])
     assert not os.path.exists("runs/a/resume.pt")
 
@@ -497,7 +513,7 @@ def test_controls_write_their_numbers_and_train_nothing(walker):
     flags = [*TINY, "--task", FRICTIONS[1], "--skills", walker]
     for policy in ["fixed", "random"]:
         ppo.main([*flags, "--policy", policy, "--run-name", policy])
-        assert os.listdir(f"runs/{policy}") == ["downstream.json"]
+        assert sorted(os.listdir(f"runs/{policy}")) == ["downstream.json", "lock"]
         result = json.loads(open(f"runs/{policy}/downstream.json").read())
         mean, std = np.mean(result["returns"]), np.std(result["returns"], ddof=1)
         assert result["mean"] == pytest.approx(mean) and len(result["returns"]) == 3
@@ -562,23 +578,41 @@ BAD_INPUT = {
     "--skills continuous": "continuous skills: train with --num-skills 16",
     "--skills pixels": "is of psd_pixel.py: the skills of psd.py, psd_metra.py, diayn.py",
     "--skills runs/ppo": "is of downstream_ppo.py: the skills of psd.py",
-    "--skills broken": "has no actor, or one with weights that are not finite",
+    "--skills broken": "is damaged: its actor has weights that are not finite",
+    "--skills elsewhere": "needs skills of HalfCheetah-v4, these are of spy:HalfCheetah-v4",
     "--skills other_size": "do not fit psd.py's actor",
     "--skills cheetah --task Ant-v4": "--task Ant-v4: choose one of HalfCheetahHurdle-v0, Walker2d",
     "--skills cheetah --policy best": "--policy best: choose one of learned, random, fixed",
     "--skills cheetah --gamma nan": "--gamma cannot be nan",
     "--skills cheetah --skill-steps 0": "--skill-steps cannot be 0",
     "--skills cheetah --eval-episodes 1": "take 2 or more",
+    "--skills cheetah --eval-episodes 9999999": "--eval-episodes cannot be 9999999: at most",
+    "--skills cheetah --gamma 1.5": "--gamma cannot be 1.5: at most 1",
+    "--skills cheetah --hidden-units 10000000": "--hidden-units cannot be 10000000: at most",
+    "--skills cheetah --hidden-layers 100000": "--hidden-layers cannot be 100000: at most",
+    "--skills cheetah --num-threads 1000000": "--num-threads cannot be 1000000: at most",
+    "--skills cheetah --episodes-per-epoch 100000000": "--episodes-per-epoch cannot be 100000000:",
+    "--skills cheetah --seed 99999999999999999999": "--seed cannot be 99999999999999999999",
+    "--skills cheetah --actor-lr inf": "--actor-lr cannot be inf",
     "--skills cheetah --run-name taken": "runs/taken exists: --resume it, or",
+    "--skills cheetah --run-name judged": "runs/judged holds the result of another run: choose",
+    "--skills cheetah --run-name ppo": "runs/ppo exists: --resume it, or",
+    "--skills cheetah --run-name ../x": "--run-name '../x' leads out of runs/",
+    "--skills cheetah --run-name /tmp/x": "--run-name '/tmp/x' leads out of runs/",
     "--resume runs/none": "runs/none/resume.pt is missing",
     "--resume cheetah": "cheetah/resume.pt was written by psd.py, not by downstream_ppo.py",
     "--resume cut": "cut/resume.pt is damaged or no checkpoint",
 }
 
 
-def test_bad_input_ends_in_one_line_and_writes_nothing(tmp_path, cheetah, walker):
+def test_bad_input_ends_in_one_line_and_writes_nothing(tmp_path, cheetah, walker, monkeypatch):
     (tmp_path / "text").write_text("not a checkpoint")
     (tmp_path / "runs/taken").mkdir(parents=True)
+    (tmp_path / "runs/taken/model.pt").write_text("somebody's")
+    (tmp_path / "runs/taken/lock").touch()
+    (tmp_path / "runs/judged").mkdir()
+    (tmp_path / "runs/judged/downstream.json").write_text("somebody's")
+    (tmp_path / "runs/judged/lock").touch()
     save_skills(psd, tmp_path / "v5", "HalfCheetah-v5")
     save_skills(metra, tmp_path / "continuous", "HalfCheetah-v4", "--num-skills", "0")
     good = torch.load("cheetah/model.pt", weights_only=True)
@@ -589,6 +623,10 @@ def test_bad_input_ends_in_one_line_and_writes_nothing(tmp_path, cheetah, walker
     bias = {"actor.net.0.bias": torch.full((16,), torch.nan)}
     torch.save({**good, "agent": good["agent"] | bias}, tmp_path / "broken")
     torch.save({**good, "args": good["args"] | {"hidden_units": 8}}, tmp_path / "other_size")
+    (tmp_path / "spy.py").write_text("open('imported', 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    spy = {"env_id": "spy:HalfCheetah-v4"}
+    torch.save({**good, "args": good["args"] | spy}, tmp_path / "elsewhere")
     before = sorted(p.name for p in tmp_path.rglob("*"))
     for flags, message in BAD_INPUT.items():
         with pytest.raises(SystemExit) as error:
@@ -599,6 +637,185 @@ def test_bad_input_ends_in_one_line_and_writes_nothing(tmp_path, cheetah, walker
     assert sorted(p.name for p in tmp_path.rglob("*")) == before
 
 
+def changed(checkpoint, part, **values):
+    """A copy of a checkpoint with other values in one of its parts. None takes a value out."""
+    removed = [name for name, value in values.items() if value is None]
+    own = checkpoint[part] | values
+    return {**checkpoint, part: {k: v for k, v in own.items() if k not in removed}}
+
+
+NAN = torch.full((17,), torch.nan)
+# What to do to a good checkpoint of psd.py, and what is said about the result
+BAD_SKILLS = {
+    "statistics of nan": (
+        lambda good: changed(good, "progress", obs_mean=NAN),
+        "is damaged: obs_mean is not finite",
+    ),
+    "a spread of nan": (
+        lambda good: changed(good, "progress", obs_std=NAN),
+        "is damaged: obs_std is not finite",
+    ),
+    "a spread of zero": (
+        lambda good: changed(good, "progress", obs_std=torch.zeros(17)),
+        "is damaged: obs_std is not positive",
+    ),
+    "no statistics": (
+        lambda good: changed(good, "progress", obs_std=None),
+        "is damaged: obs_std is missing or not a Tensor",
+    ),
+    "a spread of one number": (  # which NumPy would broadcast
+        lambda good: changed(good, "progress", obs_std=torch.ones(1)),
+        "the statistics are not those of 17 observations",
+    ),
+    "no bounds": (
+        lambda good: changed(good, "progress", bounds=None),
+        "these skills do not fit psd.py's actor (TypeError",
+    ),
+    "bounds the wrong way round": (
+        lambda good: changed(good, "progress", bounds=(9, 5, True, True)),
+        "L_min 9, L_max 5",
+    ),
+    "no progress": (
+        lambda good: {k: v for k, v in good.items() if k != "progress"},
+        "is damaged: progress is missing or not a dict",
+    ),
+    "no agent": (
+        lambda good: {k: v for k, v in good.items() if k != "agent"},
+        "is damaged: agent is missing or not a dict",
+    ),
+    "no actor": (
+        lambda good: {**good, "agent": {}},
+        "these skills do not fit psd.py's actor (RuntimeError",
+    ),
+    "weights that are no tensors": (
+        lambda good: changed(good, "agent", **{"actor.net.0.bias": [0.0]}),
+        "is damaged: its actor has weights that are not finite",
+    ),
+    "weights of another shape": (
+        lambda good: changed(good, "agent", **{"actor.net.0.bias": torch.zeros(3)}),
+        "these skills do not fit psd.py's actor (RuntimeError",
+    ),
+    "arguments in a list": (
+        lambda good: {**good, "args": list(good["args"].items())},
+        "is damaged: args is missing or not a dict",
+    ),
+    "no embed_dim": (
+        lambda good: changed(good, "args", embed_dim=None),
+        "these skills do not fit psd.py's actor (KeyError: 'embed_dim')",
+    ),
+    "no ext_coef": (  # which is needed after hours, for downstream.json
+        lambda good: changed(good, "args", ext_coef=None),
+        "is damaged: ext_coef is missing or not a float",
+    ),
+    "networks of a million layers": (
+        lambda good: changed(good, "args", hidden_layers=1_000_000),
+        "is damaged: hidden_layers is 1000000",
+    ),
+    "a width of text": (
+        lambda good: changed(good, "args", hidden_units="16"),
+        "is damaged: hidden_units is 16",
+    ),
+    "an action scale of nan": (
+        lambda good: changed(good, "args", action_scale=float("nan")),
+        "action_scale nan",
+    ),
+    "a list": (lambda good: [good], "is damaged or no checkpoint (ValueError)"),
+}
+
+
+def error_of(*flags):
+    """The one line in which a run ends that cannot start; nothing is left behind."""
+    before = sorted(os.listdir("."))
+    with pytest.raises(SystemExit) as error:
+        ppo.main(list(flags))
+    text = str(error.value.code)
+    assert text.startswith("downstream_ppo.py: error: ") and "\n" not in text
+    assert sorted(os.listdir(".")) == before
+    return text
+
+
+@pytest.mark.parametrize("kind", BAD_SKILLS)
+def test_damaged_skills_are_refused_in_one_line(kind, cheetah):
+    damage, message = BAD_SKILLS[kind]
+    good = torch.load("cheetah/model.pt", weights_only=True)
+    torch.save(damage(good), "cheetah/model.pt")
+    assert message in error_of(*TINY, "--skills", cheetah)
+
+
+def test_a_flipped_bit_is_found_by_its_checksum(cheetah):
+    """torch.load reads it without a complaint, and another policy would act."""
+    with open("cheetah/model.pt", "r+b") as file:
+        weight = torch.load("cheetah/model.pt", weights_only=True)["agent"]["actor.net.0.weight"]
+        content = file.read()
+        place = content.index(weight.numpy().tobytes())
+        file.seek(place)
+        file.write(bytes([content[place] ^ 1]))
+    other = torch.load("cheetah/model.pt", weights_only=True)["agent"]["actor.net.0.weight"]
+    assert not torch.equal(weight, other)
+    message = error_of(*TINY, "--skills", cheetah)
+    assert "cheetah/model.pt is damaged or no checkpoint (BadZipFile)" in message
+
+
+def test_skills_of_an_older_file_are_those_of_a_new_one(cheetah):
+    """Older files call `progress` "state"; action_scale may be missing."""
+    new = torch.load("cheetah/model.pt", weights_only=True)
+    old = changed(new, "args", action_scale=None)
+    old["state"] = old.pop("progress")
+    torch.save(old, "old.pt")
+    read, older = ppo.load_skills(cheetah), ppo.load_skills("old.pt")
+    assert "state" not in read and "state" not in older
+    read["args"].pop("action_scale")
+    assert differences(read, older) == []
+    assert len(ppo.Skills(older, HURDLES[0], "cpu").names) == 16
+
+
+@pytest.mark.parametrize("name", ["HalfCheetah_psd_radius_s1", "HalfCheetah_metra_s1"])
+def test_committed_skills_can_be_used(name):
+    path = REPO / "results/table1/skills" / name
+    skills = ppo.Skills(ppo.load_skills(path), HURDLES[0], "cpu")
+    env = ppo.SkillEnv(ppo.make_task(HURDLES[0]), skills, 10)
+    env.reset(seed=0)
+    assert np.isfinite(env.step(3)[0]).all()
+
+
+def test_skills_inside_a_checkpoint_to_resume_are_checked_as_well(walker):
+    good = run(*TINY, "--task", HURDLES[1], "--skills", walker, "--run-name", "a")
+    more = ["--resume", "runs/a", "--total-epochs", "3"]
+    progress = good["skills"]["progress"] | {"obs_mean": torch.full((18,), torch.nan)}
+    for damaged, message in [
+        (changed(good, "skills", progress=progress), "resume.pt is damaged: obs_mean is not fin"),
+        (changed(good, "skills", args=[]), "resume.pt is damaged: args is missing or not a dict"),
+        (changed(good, "skills", script="spy"), "resume.pt is of spy.py: the skills of psd.py, "),
+        ({**good, "args": []}, "resume.pt is damaged: args is missing or not a dict"),
+        ({**good, "optimizer": []}, "resume.pt is damaged: optimizer is missing or not a dict"),
+        ({**good, "agent": {}}, "runs/a/resume.pt does not fit its arguments (Error"),
+        (changed(good, "progress", epoch=None), "resume.pt is damaged: epoch is missing or not a"),
+    ]:
+        torch.save(damaged, "runs/a/resume.pt")
+        assert message in error_of(*more)
+    torch.save(good, "runs/a/resume.pt")
+    assert run(*more)["progress"]["epoch"] == 3  # and the good one goes on
+
+
+def test_a_run_folder_is_used_by_one_process_at_a_time(walker):
+    flags = [*TINY, "--task", HURDLES[1], "--skills", walker, "--run-name", "a"]
+    run(*flags)
+    with ppo.open_run_folder(ppo.Path("runs/a"), is_new=False):
+        assert "runs/a is in use by another process" in error_of("--resume", "runs/a")
+    assert run("--resume", "runs/a/resume.pt", "--total-epochs", "3")["progress"]["epoch"] == 3
+
+
+def test_an_observation_that_is_nan_stops_the_run_unsaved(walker, monkeypatch):
+    def task_state(task):
+        return np.nan if task.num_steps else 0.0
+
+    monkeypatch.setattr(ppo.FrictionTask, "task_state", task_state)
+    message = "epoch 0: the task returned an observation that is not finite; not saved, .*: none"
+    with pytest.raises(SystemExit, match=message):
+        ppo.main([*TINY, "--task", FRICTIONS[1], "--skills", walker, "--run-name", "a"])
+    assert not os.path.exists("runs/a/resume.pt")
+
+
 def test_what_cannot_be_resumed_says_so(walker):
     checkpoint = run(*TINY, "--task", HURDLES[1], "--skills", walker, "--run-name", "a")
     for flags, message in {
@@ -606,11 +823,13 @@ def test_what_cannot_be_resumed_says_so(walker):
         "--skills elsewhere": "skills cannot change on --resume, it was walker",
         "--policy random": "policy cannot change",
         "--episodes-per-epoch 3": "episodes_per_epoch cannot change",
+        "--preset cpu": "preset cannot change on --resume, it was paper",
+        "--run-name b": "--run-name cannot be given with --resume",
     }.items():
         with pytest.raises(SystemExit, match=message):
             ppo.main(["--resume", "runs/a", *flags.split()])
     torch.save({k: v for k, v in checkpoint.items() if k != "optimizer"}, "runs/a/resume.pt")
-    with pytest.raises(SystemExit, match=r"is damaged or no checkpoint \(KeyError\)"):
+    with pytest.raises(SystemExit, match="is damaged: optimizer is missing or not a dict"):
         ppo.main(["--resume", "runs/a"])
 
 
@@ -620,6 +839,8 @@ def test_a_script_copied_out_alone_explains_itself(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "--skill-steps" in result.stdout
     assert re.search(r"Walker2dFriction-v0 +Walker2d-v4 +500", result.stdout)
+    assert "--preset cpu, on top of that: updates_per_epoch 10" in result.stdout
+    assert "of psd.py, of psd_metra.py" in " ".join(result.stdout.split())
 
 
 def test_defaults_are_the_papers_table_4():
@@ -629,6 +850,16 @@ def test_defaults_are_the_papers_table_4():
     assert (args.hidden_layers, args.hidden_units) == (2, 256)
     assert args.total_epochs * args.episodes_per_epoch == 100_000
     assert (args.value_coef, args.entropy_coef) == (0.5, 0.01)  # of the code base
+    assert ppo.parse_args(["--skills", "x"])[0] == replace(args, skills="x")
+    assert ppo.parse_args("--skills x --preset paper".split())[0] == replace(args, skills="x")
+
+
+def test_the_cpu_preset_is_ten_thousand_gentle_episodes_and_a_flag_wins():
+    args, _ = ppo.parse_args("--skills x --preset cpu".split())
+    gentle = {"updates_per_epoch": 10, "total_epochs": 2500}  # docs/downstream_ppo.md
+    assert args == replace(ppo.Args(), skills="x", preset="cpu", **gentle)
+    args, _ = ppo.parse_args("--updates-per-epoch 5 --skills x --preset cpu".split())
+    assert (args.updates_per_epoch, args.total_epochs) == (5, 2500)
 
 
 # --------------------------------------------- Video ----------------------------------------------

@@ -155,5 +155,18 @@ def test_every_numbered_equation_of_the_script_is_one_function():
         "8": "psd_reward",
     }
     assert {number: name for name, number in found} == expected
-    index = dict(re.findall(r"^    Eq\. \((\d)\)  (\w+)", psd.__doc__, re.MULTILINE))
+    index = dict(re.findall(r"^    Eq\. \((\d)\) +(\w+)", psd.__doc__, re.MULTILINE))
     assert index == expected
+
+
+def test_the_index_of_the_docstring_is_complete_and_leads_somewhere():
+    index = psd.__doc__.split("the paper defines:")[1].split("Names:")[0]
+    rows = dict(
+        re.findall(r"^    (\S+(?: [(\d]+\)?)?) {2,}([\w, ]+?)(?: {2,}|$)", index, re.MULTILINE)
+    )
+    assert len(rows) == len(index.strip().splitlines())
+    for wanted in ["Embed(L)", "r_ext", "p(L)", "s_{t+L}", "R_L", "Algorithm 1", "Algorithm 2"]:
+        assert wanted in rows
+    for names in rows.values():
+        for name in names.split(", "):
+            assert callable(getattr(psd, name)), name

@@ -1,10 +1,12 @@
-"""The judge: the period of known signals, of known circles, and what evaluate.py writes."""
+"""evaluate.py: circles whose truth is known, what is written, and what is refused."""
 
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,126 +18,15 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from test_period import angles  # noqa: E402
+
 import evaluate  # noqa: E402
 import psd  # noqa: E402
-from evaluate import record_length, return_error, spectrum, state_period, verdict  # noqa: E402
+from evaluate import record_length, verdict  # noqa: E402
+from period import state_period  # noqa: E402
 
 
-# ----------------------------------------- Known signals ------------------------------------------
-def angles(n, period, D, rng):
-    return 2 * np.pi * np.arange(n)[:, None] / period + rng.uniform(0, 2 * np.pi, D)  # (n, D)
-
-
-SIGNALS = {
-    "sine": lambda a, rng: np.sin(a),
-    "noise": lambda a, rng: np.sin(a) + 0.3 * rng.normal(size=a.shape),
-    "drift": lambda a, rng: np.sin(a) + 3 * np.linspace(0, 1, len(a))[:, None],
-    "curved drift": lambda a, rng: np.sin(a) + 2 * np.linspace(0, 1, len(a))[:, None] ** 2,
-    "harmonics": lambda a, rng: np.sin(a) + 0.7 * np.sin(2 * a + 1) + 0.5 * np.sin(3 * a + 2),
-    "strong harmonic": lambda a, rng: np.sin(a) + 1.5 * np.sin(3 * a + 1),
-    "square wave": lambda a, rng: np.sign(np.sin(a)),
-    "pulses": lambda a, rng: np.exp(8 * (np.cos(a) - 1)),
-    "units": lambda a, rng: np.sin(a) * 10.0 ** rng.uniform(-1, 1, a.shape[1]) + 100,
-    "a still dimension": lambda a, rng: np.hstack([np.sin(a), np.full((len(a), 3), 0.7)]),
-}
-
-
-@pytest.mark.parametrize("D", [1, 5])
-@pytest.mark.parametrize("period", [2.4, 10 / 3, 4.5, 6, 12, 17.3, 40])
-@pytest.mark.parametrize("signal", SIGNALS)
-def test_period_of_known_signals(signal, period, D):
-    if period <= 6 and signal in ("harmonics", "strong harmonic", "square wave", "pulses"):
-        return  # its harmonics are faster than two steps, and so are not what they seem
-    for seed in range(5):
-        rng = np.random.default_rng(seed)
-        found, peak = state_period(SIGNALS[signal](angles(200, period, D, rng), rng))
-        assert found == pytest.approx(period, rel=0.02)
-        assert evaluate.MIN_PEAK <= peak <= 1 + 1e-9
-
-
-def test_slow_wandering_does_not_shorten_the_period():
-    """A slope under the peak of an autocorrelation would move it: ten cycles on a random walk."""
-    errors = []
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        walk = rng.normal(size=(400, 10)).cumsum(axis=0)
-        wave = np.sin(angles(400, 40, 10, rng)) + 0.3 * np.sin(3 * angles(400, 40, 10, rng))
-        found, _ = state_period(wave / wave.std(axis=0) + 0.7 * walk / walk.std(axis=0))
-        errors.append(found / 40 - 1)
-    assert abs(np.mean(errors)) < 0.005 and np.abs(errors).max() < 0.02
-
-
-def smooth(n, D, rng, width):
-    kernel = np.hanning(2 * width + 1)
-    noise = rng.normal(size=(n + 2 * width, D))
-    return np.stack([np.convolve(x, kernel, "valid") for x in noise.T], axis=1)
-
-
-def chirp(n, first, last, rng):
-    phase = np.cumsum(2 * np.pi / np.linspace(first, last, n))
-    return np.sin(phase[:, None] + rng.uniform(0, 2 * np.pi, 3))
-
-
-T = np.arange(240)[:, None]
-NO_PERIOD = {
-    "constant": lambda rng: np.full((240, 3), 0.7),
-    "rounding": lambda rng: np.float32(0.7) * (1 + 1e-7 * rng.normal(size=(240, 3))),
-    "white noise": lambda rng: rng.normal(size=(240, 3)),
-    "smooth noise": lambda rng: smooth(240, 3, rng, 5),
-    "slow noise": lambda rng: smooth(240, 3, rng, 15),
-    "random walk": lambda rng: rng.normal(size=(240, 3)).cumsum(axis=0),
-    "noise on a drift": lambda rng: 0.05 * T**1.5 + rng.normal(size=(240, 3)),
-    "noise on a slow sine": lambda rng: np.sin(T / 80) + 0.1 * rng.normal(size=(240, 3)),
-    "chirp 20 to 26": lambda rng: chirp(240, 20, 26, rng),
-    "chirp 15 to 30": lambda rng: chirp(240, 15, 30, rng),
-    "chirp 40 to 10": lambda rng: chirp(240, 40, 10, rng),
-    "dying oscillation": lambda rng: np.exp(-T / 60) * np.sin(angles(240, 20, 3, rng)),
-    "a burst, then rest": lambda rng: (T < 120) * np.sin(angles(240, 20, 3, rng)),
-    "two and a half cycles": lambda rng: np.sin(angles(240, 96, 3, rng)),
-    "one cycle": lambda rng: np.sin(angles(240, 240, 3, rng)),
-    "half a cycle": lambda rng: np.sin(angles(240, 480, 3, rng)),
-    "change of period": lambda rng: np.where(
-        T < 120, np.sin(angles(240, 14, 3, rng)), np.sin(angles(240, 22, 3, rng))
-    ),
-    "not a number": lambda rng: np.where(T == 100, np.nan, np.sin(angles(240, 20, 3, rng))),
-    "too short": lambda rng: np.sin(angles(8, 2, 3, rng)),
-    "empty": lambda rng: np.zeros((0, 3)),
-}
-
-
-@pytest.mark.parametrize("signal", NO_PERIOD)
-def test_no_period_where_there_is_none(signal):
-    for seed in range(20):
-        assert state_period(NO_PERIOD[signal](np.random.default_rng(seed)))[0] is None
-
-
-def test_noise_seldom_makes_a_multiple_of_the_period_win():
-    found = []
-    for seed in range(60):
-        rng = np.random.default_rng(seed)
-        x = np.sin(angles(200, 12, 1, rng)) + 0.5 * rng.normal(size=(200, 1))
-        found.append(state_period(x)[0])
-    found = np.array([p for p in found if p])
-    assert len(found) > 50 and (found > 18).mean() < 0.05
-
-
-def test_three_cycles_are_needed_and_enough():
-    rng = np.random.default_rng(0)
-    assert state_period(np.sin(angles(124, 40, 3, rng)))[0] == pytest.approx(40, rel=0.02)
-    assert state_period(np.sin(angles(116, 40, 3, rng)))[0] is None
-    assert state_period(np.sin(angles(200, 40, 3, rng)), max_lag=30)[0] is None
-
-
-def test_a_long_period_out_of_sight_is_not_taken_for_its_harmonic():
-    a = angles(240, 96, 3, np.random.default_rng(0))  # 2.5 cycles: none, though 48 has 5
-    assert state_period(np.sin(2 * a) + 0.4 * np.sin(a))[0] is None
-
-
-def test_dimensions_at_twice_the_frequency_do_not_hide_the_period():
-    a = angles(200, 30, 1, np.random.default_rng(0))  # as cos of the angle of a pendulum
-    assert state_period(np.hstack([np.cos(2 * a), np.cos(a)]))[0] == pytest.approx(30, rel=0.02)
-
-
+# ------------------------------------------- Verdicts ---------------------------------------------
 @pytest.mark.parametrize("seed", range(5))
 def test_jitter_and_windings_are_false(seed):
     """DESIGN.md, section 4: a 6-step jitter under L = 15, and a circle wound more than once."""
@@ -170,39 +61,6 @@ def test_common_period_is_one_that_was_measured_by_most():
     assert evaluate.common_period([None, None]) is None
 
 
-def test_spectrum_finds_the_frequencies_in_order_of_amplitude():
-    t = np.arange(300)
-    strong, weak = 2.0 * np.sin(2 * np.pi * t / 25), 0.7 * np.sin(2 * np.pi * t / 9)
-    states = np.stack([strong + weak + 5, np.zeros(300)], axis=1)
-    amplitude, peaks = spectrum(states)
-    assert len(peaks) == 2  # and none of the window's side lobes
-    assert [f for f, _ in peaks] == pytest.approx([1 / 25, 1 / 9], rel=0.01)
-    assert [a for _, a in peaks] == pytest.approx([2.0, 0.7], rel=0.02)
-    assert amplitude.max() == pytest.approx(2.0, rel=0.02)
-    many = sum(np.sin(2 * np.pi * t / p) / i for i, p in enumerate((50, 20, 11, 7, 4), 1))
-    assert [1 / f for f, _ in spectrum(many[:, None])[1]] == pytest.approx(
-        [50, 20, 11, 7], rel=0.02
-    )
-    assert spectrum(np.zeros((50, 2)))[1] == [] and spectrum(np.zeros((2, 2)))[1] == []
-
-
-def test_spectrum_takes_the_first_principal_component():
-    t, direction = np.arange(300)[:, None], np.array([[0.6, 0.8]])
-    states = 3 * np.sin(2 * np.pi * t / 20) * direction
-    states += 0.5 * np.sin(2 * np.pi * t / 7) * direction[:, ::-1] * [[1, -1]]
-    ((frequency, amplitude),) = spectrum(states)[1]  # the other direction is not seen
-    assert 1 / frequency == pytest.approx(20, rel=0.01) and amplitude == pytest.approx(3, rel=0.02)
-
-
-def test_return_error():
-    rng = np.random.default_rng(0)
-    circle = np.sin(angles(400, 20, 4, rng))
-    assert return_error(circle, 20) == pytest.approx(0, abs=1e-6)
-    assert return_error(circle, 10) == pytest.approx(np.sqrt(2), rel=0.01)
-    assert return_error(rng.normal(size=(2000, 4)), 20) == pytest.approx(1, abs=0.05)
-    assert return_error(np.ones((100, 2)), 20) is None and return_error(circle[:30], 20) is None
-
-
 # ---------------------------------- Circles whose truth is known ----------------------------------
 class Clock(gym.Env):
     """A state that goes round with a given period, whatever the action."""
@@ -227,6 +85,33 @@ class Clock(gym.Env):
         return self.observe(), 0.0, self.t == self.falls, self.t >= self.steps, {}
 
 
+def clock_run(make_env, obs_dim=2):
+    """A run of psd.py whose environment is a clock, and whose policy rests."""
+    script = SimpleNamespace(**vars(psd))
+    script.make_env = make_env
+
+    def rest(obs, skill, deterministic):
+        return torch.zeros(len(obs), 1)
+
+    return evaluate.Run(
+        path=Path("clock/model.pt"),
+        script=script,
+        kind=evaluate.KINDS["embed_dim"],
+        args=psd.Args(episode_length=200),
+        progress={
+            "epoch": 0,
+            "global_step": 0,
+            "bounds": (5, 8, False, False),
+            "obs_mean": torch.zeros(obs_dim),
+            "obs_std": torch.ones(obs_dim),
+        },
+        agent=SimpleNamespace(act=rest, device=torch.device("cpu")),
+        device=torch.device("cpu"),
+        observation_space=Clock.observation_space,
+        action_space=Clock.action_space,
+    )
+
+
 def measure_clock(L, period, windings=1, episodes=2, falls=None, periods=()):
     """evaluate.measure on a clock, with an encoder that has put it on a circle on which each step
     has the side of the 2L-gon: r_PSD is 1 there, whatever the period."""
@@ -237,16 +122,13 @@ def measure_clock(L, period, windings=1, episodes=2, falls=None, periods=()):
         angle = np.arctan2(episode.obs[:, 1] / 0.5, episode.obs[:, 0]) * windings
         return torch.tensor(radius * np.stack([np.cos(angle), np.sin(angle)], 1)).float()
 
-    script = SimpleNamespace(**vars(psd))
     periods = iter(periods or [period] * episodes)  # of each episode
-    script.make_env = lambda args, max_steps=200: Clock(next(periods), max_steps, falls)
-    script.encode = encode
-    actor = SimpleNamespace(act=lambda obs, skill, deterministic: torch.zeros(len(obs), 1))
-    agent = SimpleNamespace(actor=actor, log_alpha=torch.zeros(()))
-    args = psd.Args(episode_length=200)
-    state = {"obs_mean": torch.zeros(2), "obs_std": torch.ones(2)}
-    options = evaluate.Args(run="", episodes=episodes)
-    row, _ = evaluate.measure(script, args, state, agent, L, options, state)
+    run = clock_run(lambda args, max_steps: Clock(next(periods), max_steps, falls))
+    run.script.encode = encode
+    options = evaluate.Args(run="", episodes=episodes, periods=(L,))
+    (skill,) = evaluate.skills_to_measure(run, options)
+    statistics = evaluate.training_statistics(run)
+    row, _ = evaluate.measure(run, skill, options, statistics)
     return row
 
 
@@ -386,11 +268,12 @@ def test_json_and_table(tmp_path, capsys):
 def test_r_psd_and_distances_are_those_of_the_script(tmp_path):
     run = make_run(tmp_path / "run")
     result = evaluate.evaluate(evaluate.Args(run=str(run), periods=(8,), episodes=3))
-    script, args, state, agent = evaluate.load(run / "model.pt")
+    opened = evaluate.open_run(run)
+    args, agent, state = opened.args, opened.agent, opened.progress
     envs = [psd.make_env(args) for _ in range(3)]  # T steps only
     skill = psd.embed_period(torch.full((3,), 8.0), args.embed_dim)
     key = (evaluate.STREAM, 0, 8)
-    episodes = psd.rollout(envs, key, agent.actor, skill, state, deterministic=True)
+    episodes = psd.rollout(envs, key, agent, skill, state, deterministic=True)
     latents = [psd.encode(agent, episode, skill[0]) for episode in episodes]
     expected = [psd.latent_statistics(z, 8, args.kappa) for z in latents]
     (row,) = result["skills"]
@@ -426,8 +309,8 @@ def test_global_position_is_left_out():
         robot.set_state(robot.data.qpos + np.eye(robot.model.nq)[0], robot.data.qvel)
         moved = robot._get_obs()
         episode = psd.Episode(np.float32([obs, moved]), None, None, False)
-        state = {"obs_mean": torch.zeros(len(obs)), "obs_std": torch.ones(len(obs))}
-        a, b = evaluate.physical_states(episode, state, count)
+        statistics = evaluate.Statistics(np.zeros(len(obs)), np.ones(len(obs)))
+        a, b = evaluate.physical_states(episode, statistics, count)
         assert np.allclose(a, b, atol=1e-4) or env_id.startswith("Humanoid")  # others are global
         assert not np.allclose(obs, moved)
     assert evaluate.dimensions(psd.make_env(psd.Args(env_id="HalfCheetah-v4", episode_length=9)))[
@@ -436,9 +319,9 @@ def test_global_position_is_left_out():
 
 
 def test_observations_come_back_in_physical_units():
-    state = {"obs_mean": torch.tensor([1.0, 2.0]), "obs_std": torch.tensor([3.0, 4.0])}
+    statistics = evaluate.Statistics(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
     episode = psd.Episode(np.ones((2, 2), np.float32), None, None, False)
-    assert evaluate.physical_states(episode, state, 0).tolist() == [[4.0, 6.0]] * 2
+    assert evaluate.physical_states(episode, statistics, 0).tolist() == [[4.0, 6.0]] * 2
 
 
 def test_bad_input_ends_in_one_line_and_writes_nothing(tmp_path):
@@ -471,6 +354,237 @@ def test_bad_input_ends_in_one_line_and_writes_nothing(tmp_path):
     torch.save({**model, "agent": nan}, damaged)
     assert "not finite" in error_of(damaged)
     assert not list(tmp_path.rglob("*.json")) and not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """A run folder, and its JSON."""
+    run = make_run(tmp_path_factory.mktemp("judged") / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(psd.observation_statistics, "__defaults__", (300,))
+        evaluate.main([str(run), "--periods", "6", "--episodes", "1"])
+    return run
+
+
+def no_work(monkeypatch):
+    """A message has to come before any rollout."""
+
+    def rollout(*args, **kwargs):
+        raise AssertionError("there was work before the message")
+
+    monkeypatch.setattr(psd, "rollout", rollout)
+    monkeypatch.setattr(psd, "observation_statistics", rollout)
+
+
+def test_only_its_own_json_is_overwritten(judged, tmp_path, monkeypatch):
+    no_work(monkeypatch)
+    weights = (judged / "model.pt").read_bytes()
+    message = error_of(judged, "--out", judged / "model.pt")
+    assert "no JSON of evaluate.py" in message and "choose another --out" in message
+    assert (judged / "model.pt").read_bytes() == weights
+    other = tmp_path / "other.json"
+    for content in ("[1, 2]", '{"format": 1}', '{"skills": []}', "", "{", "\udcff"):
+        other.write_bytes(content.encode(errors="surrogateescape"))
+        assert "no JSON of evaluate.py" in error_of(judged, "--out", other)
+        assert other.read_bytes() == content.encode(errors="surrogateescape")
+    assert "is a folder" in error_of(judged, "--out", tmp_path)
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "nowhere")
+    assert "no JSON of evaluate.py" in error_of(judged, "--out", link)
+    (tmp_path / "videos").write_text("")
+    assert "videos is no folder" in error_of(judged, "--out", tmp_path / "e.json", "--video")
+    evaluate.check_output(judged / "evaluation.json", video=True)  # its own
+    evaluate.check_output(ROOT / "results/pendulum/evaluation.json", video=False)
+
+
+def test_a_full_disk_leaves_the_old_json_and_no_other_file(judged, monkeypatch):
+    """A limit on the size of files fails in the same place: in the middle of writing."""
+    monkeypatch.setattr(psd.observation_statistics, "__defaults__", (300,))
+    before = {path.name: path.read_bytes() for path in judged.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+        message = error_of(judged, "--periods", 6, "--episodes", 1, "--seed", 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "evaluation.json cannot be written" in message
+    assert {path.name: path.read_bytes() for path in judged.iterdir()} == before
+
+
+def test_numbers_that_are_not_possible(judged, monkeypatch):
+    no_work(monkeypatch)
+    for episodes in (-1, 0, 201, 1_000_000_000):
+        message = error_of(judged, "--episodes", episodes)
+        assert f"--episodes {episodes} is not from 1 to 200" in message
+    for steps in (-5, 0, 10_001, 10**12):
+        message = error_of(judged, "--switch-steps", steps)
+        assert f"--switch-steps {steps} is not from 1 to 10,000" in message
+    for L in (-3, 0, 81, 10**12):
+        assert f"L = {L} is not from 1 to the episode length, 80" in error_of(
+            judged, "--periods", 6, L
+        )
+    assert "--seed" in error_of(judged, "--seed", -1)
+
+
+def test_more_observations_than_memory_are_refused(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run", "Humanoid-v4", episode_length=1000, L_min=6, L_max=12)
+    no_work(monkeypatch)
+    message = error_of(run, "--periods", 900, "--episodes", 200)
+    assert "200 episodes of 18250 steps" in message and "4 GB are possible" in message
+    assert "fewer --episodes" in message
+
+
+def test_a_device_that_is_not_there_is_named(judged, monkeypatch):
+    no_work(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for device in ("cuda", "cuda:1"):
+        message = error_of(judged, "--device", device)
+        assert f"--device {device}: torch finds no CUDA device" in message
+        assert "--device cpu" in message and "fit" not in message
+    for device in ("meta", "nonsense", "cpu:99:1", ""):
+        assert f"--device {device}: " in error_of(judged, "--device", device)
+
+
+def edited(path, model, **changes):
+    """A checkpoint with other parts; a part that is None is left out."""
+    content = {k: v for k, v in (model | changes).items() if v is not None}
+    torch.save(content, path)
+    return path
+
+
+def without(part, name):
+    return {k: v for k, v in part.items() if k != name}
+
+
+def test_checkpoints_with_a_part_missing_or_wrong(judged, tmp_path, monkeypatch):
+    no_work(monkeypatch)
+    model, path = torch.load(judged / "model.pt", weights_only=True), tmp_path / "model.pt"
+    progress, args, agent = model["progress"], model["args"], model["agent"]
+    for name in ("script", "args", "progress", "agent"):
+        assert f"has no {name}" in error_of(edited(path, model, **{name: None}))
+        assert f"its {name} is a list" in error_of(edited(path, model, **{name: [1, 2]}))
+    for name in ("epoch", "global_step", "bounds", "obs_mean", "obs_std"):
+        state = without(progress, name)
+        assert f"has no {name}" in error_of(edited(path, model, progress=state))
+    wrong = {
+        "epoch": ["7", -1, 7.0, True],
+        "global_step": [None, torch.ones(2)],
+        "bounds": [(6,), 6, ("6", "12"), (0, 12), (12, 6), (6, 81), (6.0, 12.0), (6, torch.nan)],
+        "obs_mean": [
+            [0.0] * 3,
+            torch.ones(3) * 1j,
+            torch.zeros(4),
+            torch.zeros(3, 1),
+            torch.full((3,), torch.nan),
+        ],
+        "obs_std": [torch.zeros(3), -torch.ones(3), torch.ones(2), torch.full((3,), torch.inf)],
+    }
+    for name, values in wrong.items():
+        for value in values:
+            message = error_of(edited(path, model, progress={**progress, name: value}))
+            assert name in message, (name, value, message)
+    arguments = {
+        "env_id": [7, None],
+        "episode_length": [None, 0, -1, "80", 10**9, 80.0],
+        "num_periods": [0, 10**12],
+        "hidden_units": [10**9, "16"],
+        "kappa": ["10", None, torch.nan],
+    }
+    for name, values in arguments.items():
+        for value in values:
+            message = error_of(edited(path, model, args={**args, name: value}))
+            assert name in message or "JSON" in message, (name, value, message)
+    assert "does not fit psd.py" in error_of(edited(path, model, args=args | {"k": torch.ones(1)}))
+    assert "neither L nor z" in error_of(edited(path, model, args=without(args, "embed_dim")))
+    assert "cannot make 'Nothing-v0'" in error_of(
+        edited(path, model, args={**args, "env_id": "Nothing-v0"})
+    )
+    name = "phi.2.weight"
+    short = error_of(edited(path, model, agent=without(agent, name)))
+    assert f"does not fit psd.py: {name} is missing" in short
+    for weight in (agent[name][:, :3], agent[name][0], torch.zeros(0)):
+        message = error_of(edited(path, model, agent={**agent, name: weight}))
+        assert f"does not fit psd.py: {name} has the shape" in message
+    for key, weight in (("more", torch.ones(2)), (name, [1.0]), (7, torch.ones(2))):
+        message = error_of(edited(path, model, agent={**agent, key: weight}))
+        assert f"no place for {key}" in message
+    spoilt = agent[name].clone()
+    spoilt[3, 3] = torch.inf
+    assert f"not finite: {name}" in error_of(edited(path, model, agent={**agent, name: spoilt}))
+    torch.save([1, 2], path)
+    assert "holds a list" in error_of(path)
+
+
+def test_a_checkpoint_may_call_its_progress_state_or_progress(judged, tmp_path):
+    model = torch.load(judged / "model.pt", weights_only=True)
+    renamed = without(model, "progress") | {"state": model["progress"]}
+    torch.save(renamed, tmp_path / "model.pt")
+    progress = evaluate.open_run(tmp_path).progress
+    assert progress["bounds"] == evaluate.open_run(judged).progress["bounds"]
+
+
+def test_flipped_bits_are_seen(judged, tmp_path, monkeypatch):
+    """torch.load does not look at checksums: a flipped bit in a weight would go unseen."""
+    no_work(monkeypatch)
+    path = tmp_path / "model.pt"
+    content = bytearray((judged / "model.pt").read_bytes())
+    with zipfile.ZipFile(judged / "model.pt") as file:
+        weights = [entry for entry in file.infolist() if "/data/" in entry.filename]
+        largest = max(weights, key=lambda entry: entry.file_size)
+    middle = largest.header_offset + 200 + largest.file_size // 2
+    content[middle] ^= 1
+    path.write_bytes(content)
+    torch.load(path, weights_only=True)  # no complaint
+    assert "damaged" in error_of(path)
+    content[middle] ^= 1
+    path.write_bytes(content)
+    evaluate.open_run(path)
+
+
+MODULE = """
+import gymnasium as gym
+from gymnasium.envs.classic_control import PendulumEnv
+from pathlib import Path
+
+Path(__file__).with_name("imported").touch()
+gym.register("Swing-v0", PendulumEnv)
+"""
+
+
+def test_a_module_is_imported_only_if_the_user_names_it(judged, tmp_path, monkeypatch):
+    (tmp_path / "swing_of_test.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(psd.observation_statistics, "__defaults__", (300,))
+    model, env_id = torch.load(judged / "model.pt", weights_only=True), "swing_of_test:Swing-v0"
+    args = {**model["args"], "env_id": env_id}
+    path = edited(tmp_path / "model.pt", model, args=args)
+    message = error_of(path)
+    assert "imports the Python module swing_of_test" in message and f"--env-id {env_id}" in message
+    with pytest.raises(SystemExit, match=f"--env-id {env_id}"):
+        evaluate.load(path)
+    assert f"was trained on {env_id}" in error_of(path, "--env-id", "other:Swing-v0")
+    assert "was trained on Pendulum-v1" in error_of(judged, "--env-id", "Pendulum-v0")
+    assert "swing_of_test" not in sys.modules and not (tmp_path / "imported").exists()
+    evaluate.main([str(path), "--env-id", env_id, "--periods", "6", "--episodes", "1"])
+    assert (tmp_path / "imported").exists()
+    assert json.loads((tmp_path / "evaluation.json").read_text())["env_id"] == env_id
+    policy = evaluate.load(path, env_id=env_id)
+    assert policy.make_env().reset(seed=0)[0].shape == (3,)
+
+
+def test_a_script_that_lacks_a_function_is_named(judged, monkeypatch):
+    no_work(monkeypatch)
+    monkeypatch.delattr(psd, "side_length")
+    assert "psd.py has no side_length" in error_of(judged)
+
+
+def test_a_copy_of_a_script_is_of_the_same_kind(judged, tmp_path, monkeypatch):
+    (tmp_path / "my_psd.py").write_text((ROOT / "psd.py").read_text())
+    monkeypatch.setattr(evaluate, "HERE", tmp_path)
+    model = torch.load(judged / "model.pt", weights_only=True)
+    run = evaluate.open_run(edited(tmp_path / "model.pt", model, script="my_psd"))
+    assert run.script.__name__ == "my_psd" and run.kind is evaluate.KINDS["embed_dim"]
+    monkeypatch.delitem(sys.modules, "my_psd")
 
 
 def test_default_periods():

@@ -11,7 +11,6 @@ import pytest
 import torch
 from conftest import REPO, TINY
 
-import plot
 import psd
 
 
@@ -83,17 +82,87 @@ def test_table_1_is_the_mean_over_seeds_with_students_interval(tmp_path, capsys,
     sys.argv += ["--only", "HalfCheetahHurdle", "--out", str(tmp_path / "table1.json")]
     grid.main()
     assert json.loads((tmp_path / "table1.json").read_text()) == {"cells": [psd, gentle, sac]}
-    capsys.readouterr()
-    plot.main(["table1", str(tmp_path / "table1.json")])
-    assert f"3.0 ({3 - half:.1f} to {3 + half:.1f}; 3)" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"3.0 ({3 - half:.1f} to {3 + half:.1f}; 3)" in shown
+    grid.main(["table1", "--table", "--read", str(tmp_path / "table1.json")])
+    assert capsys.readouterr().out == shown  # from the stored numbers, too
 
 
 def test_the_stored_table_1_is_that_of_the_stored_runs(capsys):
     stored = json.loads((REPO / "results/table1.json").read_text())
     assert stored == grid.table1(grid.GRIDS["table1"], REPO / "results/table1")
-    capsys.readouterr()
-    plot.main(["table1", str(REPO / "results/table1.json")])
+    grid.main(["table1", "--table", "--read", str(REPO / "results/table1.json")])
     assert "| HalfCheetahHurdle | paper | 0.6 ± 0.5 |" in capsys.readouterr().out
+
+
+def cell(task, policy, method, mean, interval, seeds):
+    numbers = {"mean": mean, "interval": interval, "seeds": seeds}
+    budget = {"episodes": 10_000 if policy == "learned" else 0, "skill_epochs": 600}
+    budget["skill_seed"] = 7
+    return {"task": task, "policy": policy, "method": method, **numbers, **budget}
+
+
+def test_table_1_has_our_cells_beside_the_papers_and_empty_ones_elsewhere(tmp_path, capsys):
+    cells = [
+        cell("HalfCheetahHurdle-v0", "learned", "psd", 2.04, [1.2, 2.9], [1, 2, 3]),
+        cell("HalfCheetahHurdle-v0", "fixed", "sac", 1.0, None, [1]),
+        cell("Walker2dFriction-v0", "random", "metra", -3.25, [-4.0, -2.0], [1, 2]),
+    ]
+    (tmp_path / "table1.json").write_text(json.dumps({"cells": cells}))
+    source, out = str(tmp_path / "table1.json"), str(tmp_path / "table1.md")
+    grid.main(["table1", "--table", "--read", source, "--out", out])
+    shown = capsys.readouterr().out
+    assert shown == (tmp_path / "table1.md").read_text()
+    lines = [line[2:-2].split(" | ") for line in shown.splitlines() if line.startswith("|")]
+    head, _, *rows = lines
+    assert len(rows) == 20 and {len(row) for row in rows} == {len(head)} == {9}
+    table, task = {}, None
+    for row in rows:
+        task = row[0] or task
+        table |= {(task, row[1], method): text for method, text in zip(head[2:], row[2:])}
+    assert table["HalfCheetahHurdle", "paper", "PSD"] == "3.8 ± 2.0"
+    assert table["Walker2dFriction", "paper", "DADS"] == "1.6 ± 0.1"
+    ours = {key: text.strip() for key, text in table.items() if key[1] != "paper"}
+    assert {key: text for key, text in ours.items() if text} == {
+        ("HalfCheetahHurdle", "ours, PPO", "PSD"): "2.0 (1.2 to 2.9; 3)",
+        ("HalfCheetahHurdle", "ours, best single skill", "SAC, r_ext alone"): "1.0 (1)",
+        ("Walker2dFriction", "ours, random skills", "METRA"): "-3.2 (-4.0 to -2.0; 2)",
+    }
+    assert "PPO: 10,000 episodes (paper: 100,000)." in shown
+    assert "Skills: 600 epochs, trained with seed 7: one set per method" in shown
+
+
+def test_the_papers_table_1_is_the_papers():
+    """Each of its 20 cells, column by column as the paper prints its methods."""
+    hurdles = ("HalfCheetahHurdle-v0", "Walker2dHurdle-v0")
+    tasks = (*hurdles, "HalfCheetahFriction-v0", "Walker2dFriction-v0")
+    columns = {
+        "DIAYN": ("0.6 ± 0.5", "2.6 ± 0.5", "13.2 ± 3.4", "4.6 ± 1.2"),
+        "DADS": ("0.9 ± 0.3", "1.9 ± 0.3", "12.4 ± 2.9", "1.6 ± 0.1"),
+        "CSD": ("0.8 ± 0.6", "4.1 ± 1.3", "12.5 ± 3.8", "5.3 ± 0.3"),
+        "METRA": ("1.9 ± 0.8", "3.1 ± 0.5", "30.1 ± 13.1", "5.2 ± 1.6"),
+        "PSD": ("3.8 ± 2.0", "5.4 ± 1.4", "43.4 ± 19.1", "8.7 ± 1.7"),
+    }
+    assert list(columns) == list(grid.METHODS.values())[:5]
+    rows = zip(*columns.values())
+    assert grid.PAPER_TABLE_1 == {task: ", ".join(row) for task, row in zip(tasks, rows)}
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (None, "is missing: python benchmark/grid.py table1 --table --out"),
+        ("not JSON", "is damaged, or not of benchmark/grid.py table1"),
+        ('{"cells": [{"task": "Ant-v4"}]}', "is damaged, or not of"),
+        (json.dumps({"cells": [cell("Ant-v4", "learned", "psd", 1, None, [1])]}), "KeyError"),
+    ],
+)
+def test_a_bad_table_1_is_refused_in_one_line(content, message, tmp_path):
+    if content is not None:
+        (tmp_path / "table1.json").write_text(content)
+    with pytest.raises(SystemExit) as error:
+        grid.main(["table1", "--table", "--read", str(tmp_path / "table1.json")])
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_downstream_run_is_complete_with_its_json(tmp_path, monkeypatch):
@@ -179,7 +248,7 @@ def test_runs_once_resumes_and_judges(tmp_path, monkeypatch):
     assert first_weights["args"]["total_epochs"] == 1
 
 
-def test_table_counts_true_skills_over_seeds(tmp_path, capsys):
+def test_table_counts_true_skills_over_seeds(tmp_path):
     for seed, periods in [(1, [10.2, 25.0, None]), (2, [10.8, 20.9, 39.9])]:
         skills = [
             {"L": L, "period": period, "r_psd": 0.5, "radius": 1.0, "trained": True}
@@ -188,9 +257,9 @@ def test_table_counts_true_skills_over_seeds(tmp_path, capsys):
         skills.append({"L": 7, "period": 14.0, "r_psd": 1.0, "radius": 1.0, "trained": False})
         (tmp_path / f"both_s{seed}").mkdir()
         (tmp_path / f"both_s{seed}/evaluation.json").write_text(json.dumps({"skills": skills}))
-    rows = grid.table(["both_s1", "both_s2", "missing_s1"], tmp_path)
+    rows = grid.true_skills(["both_s1", "both_s2", "missing_s1"], tmp_path)
     assert set(rows) == {"both"} and set(rows["both"]) == {1, 2}
-    line = capsys.readouterr().out.splitlines()[-1]
+    line = grid.true_skills_text(rows).splitlines()[-1]
     assert line.startswith("| both | 2 | 3 of 6 | 0.19 to 0.81 | 4 of 6 | 0.50 | 1.00 |")
 
 
@@ -254,8 +323,8 @@ def test_what_if_the_gate_looks_at_the_radius(what_if, tiny_args):
     """A circle of a third of the size, and one that is too large, under the same r_PSD."""
     envs = [psd.make_env(tiny_args) for _ in range(tiny_args.adaptive_episodes)]
     agent = psd.Agent(tiny_args, 3, envs[0].action_space, "cpu")
-    state = {"epoch": 3, "obs_mean": torch.zeros(3), "obs_std": torch.ones(3)}
-    plain, (L, T) = psd.period_return(envs, agent, 7, state, tiny_args), (7, 40)
+    progress = {"epoch": 3, "obs_mean": torch.zeros(3), "obs_std": torch.ones(3)}
+    plain, (L, T) = psd.period_return(envs, agent, 7, progress, tiny_args), (7, 40)
     what_if.gate()
 
     def circle(radius):
@@ -265,11 +334,11 @@ def test_what_if_the_gate_looks_at_the_radius(what_if, tiny_args):
     for radius in (1 / 3, 1.0, 1.5):
         psd_encode, psd.encode = psd.encode, circle(radius)
         side = radius * L * np.sin(np.pi / (2 * L)) - L * np.sin(np.pi / (2 * L))
-        R = psd.period_return(envs, agent, L, state, tiny_args)
+        R = psd.period_return(envs, agent, L, progress, tiny_args)
         psd.encode = psd_encode
         expected = T * np.exp(-tiny_args.kappa * side**2) * min(radius, 1)
         assert R == pytest.approx(expected, rel=1e-4)
-    assert plain > psd.period_return(envs, agent, L, state, tiny_args) > 0
+    assert plain > psd.period_return(envs, agent, L, progress, tiny_args) > 0
 
 
 @pytest.mark.parametrize(
@@ -288,10 +357,10 @@ def test_what_if_coming_back_is_paid(what_if, change, at_origin, at_rest, turns,
     obs = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
     zeros = np.zeros((T, 1), np.float32)
     buffer = psd.ReplayBuffer(200, T, 2, 1, 1, "cpu")
-    buffer.add(psd.Episode(obs, zeros, zeros[:, 0], False), torch.tensor([float(L)]))
+    buffer.add(psd.Episode(obs, zeros, zeros[:, 0], False), torch.zeros(1), L)
     batch = buffer.sample(4096)
     phi = torch.tensor([L / 2, 0.0]).expand(4096, 2)
-    L, side = batch.skill[:, 0], torch.tensor([0.0, L * np.sin(np.pi / (2 * L))])
+    L, side = batch.period, torch.tensor([0.0, L * np.sin(np.pi / (2 * L))])
 
     def bonus(z, z_next):
         psd.psd_reward(z, z_next, L, kappa=10)  # which psd.update asks for first
@@ -319,13 +388,13 @@ def test_what_if_coming_back_is_that_of_the_batch(
     )
     what_if.come_back_step()
 
-    def look(agent, batch, skill, reward, alpha, gamma):
+    def look(agent, batch, reward, alpha, gamma):
         seen.update(batch=batch, reward=reward.clone())
-        return critic_loss(agent, batch, skill, reward, alpha, gamma)
+        return critic_loss(agent, batch, reward, alpha, gamma)
 
     monkeypatch.setattr(psd, "critic_loss", look)
     psd.update(agent, buffer, tiny_args, train_phi=False)
-    batch, L, skill = seen["batch"], seen["batch"].skill[:, 0], seen["batch"].skill[:, 1:]
+    batch, L, skill = seen["batch"], seen["batch"].period, seen["batch"].skill
     phi_s, phi_next = (agent.phi(obs, skill).detach() for obs in (batch.obs, batch.next_obs))
     r_psd, radius = psd_reward(phi_s, phi_next, L, tiny_args.kappa), radius_bonus(phi_next, L)
     # where s' is stored: which episode, and when in it
@@ -366,4 +435,4 @@ def test_what_if_says_how_to_go_on_with_the_change(tmp_path):
     flags = [*TINY, "--radius-coef", "1", "--total-epochs", "1", "--run-name", "a"]
     run = subprocess.run([*script, *flags], cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.strip().endswith("what_if.py come_back --resume runs/a")
+    assert run.stdout.strip().endswith("what_if.py come_back --resume runs/a --total-epochs 2")

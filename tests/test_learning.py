@@ -7,12 +7,9 @@ import pytest
 import torch
 
 import psd
-from evaluate import state_period
+from period import state_period
 
-FLAGS = """--env-id Pendulum-v1 --run-name pendulum --total-epochs 180 --num-periods 9
-    --L-min 10 --L-max 18 --no-adaptive-sampling --latent-dim 2 --hidden-units 128
-    --phi-batch-size 256 --phi-lr 1e-3 --sac-lr 1e-3 --alpha-lr 1e-3
-    --radius-coef 1"""
+FLAGS = "--env-id Pendulum-v1 --preset cpu --run-name pendulum"
 
 
 def test_the_state_of_a_pendulum_has_period_2L(tmp_path, monkeypatch):
@@ -29,7 +26,7 @@ def test_the_state_of_a_pendulum_has_period_2L(tmp_path, monkeypatch):
     agent.load_state_dict(checkpoint["agent"], strict=False)
     for L in range(10, 19):
         skill = psd.embed_period(torch.full((5,), float(L)), args.embed_dim)
-        episodes = psd.rollout(envs, (0, L), agent.actor, skill, checkpoint["state"], True)
+        episodes = psd.rollout(envs, (0, L), agent, skill, checkpoint["progress"], True)
         periods = [state_period(episode.obs[100:])[0] for episode in episodes]
         assert None not in periods, (L, periods)
         assert np.median(periods) == pytest.approx(2 * L, rel=0.1), (L, periods)

@@ -199,6 +199,7 @@ def test_bad_input_ends_in_one_line(run, tmp_path):
     empty.mkdir()
     cases = {
         ("fig99", run): "no 'fig99'",
+        ("table1", "results/table1.json"): "python benchmark/grid.py table1 --table --read",
         ("fig5", tmp_path / "nowhere"): "missing",
         ("fig5", empty): "evaluate.py",
         ("fig9", empty): "TensorBoard",
@@ -219,73 +220,3 @@ def test_bad_input_ends_in_one_line(run, tmp_path):
         assert expected in message and "\n" not in message, argv
         assert message.startswith("plot.py: error: ")
     assert sorted(tmp_path.rglob("*")) == before
-
-
-# -------------------------------------------- Table 1 ---------------------------------------------
-def cell(task, policy, method, mean, interval, seeds):
-    numbers = {"mean": mean, "interval": interval, "seeds": seeds}
-    budget = {"episodes": 10_000 if policy == "learned" else 0, "skill_epochs": 600}
-    budget["skill_seed"] = 7
-    return {"task": task, "policy": policy, "method": method, **numbers, **budget}
-
-
-def test_table_1_has_our_cells_beside_the_papers_and_empty_ones_elsewhere(tmp_path, capsys):
-    cells = [
-        cell("HalfCheetahHurdle-v0", "learned", "psd", 2.04, [1.2, 2.9], [1, 2, 3]),
-        cell("HalfCheetahHurdle-v0", "fixed", "sac", 1.0, None, [1]),
-        cell("Walker2dFriction-v0", "random", "metra", -3.25, [-4.0, -2.0], [1, 2]),
-    ]
-    (tmp_path / "table1.json").write_text(json.dumps({"cells": cells}))
-    plot.main(["table1", str(tmp_path / "table1.json"), "--out", str(tmp_path / "table1.md")])
-    shown = capsys.readouterr().out
-    assert shown == (tmp_path / "table1.md").read_text()
-    lines = [line[2:-2].split(" | ") for line in shown.splitlines() if line.startswith("|")]
-    head, _, *rows = lines
-    assert len(rows) == 20 and {len(row) for row in rows} == {len(head)} == {9}
-    table, task = {}, None
-    for row in rows:
-        task = row[0] or task
-        table |= {(task, row[1], method): text for method, text in zip(head[2:], row[2:])}
-    assert table["HalfCheetahHurdle", "paper", "PSD"] == "3.8 ± 2.0"
-    assert table["Walker2dFriction", "paper", "DADS"] == "1.6 ± 0.1"
-    ours = {key: text.strip() for key, text in table.items() if key[1] != "paper"}
-    assert {key: text for key, text in ours.items() if text} == {
-        ("HalfCheetahHurdle", "ours, PPO", "PSD"): "2.0 (1.2 to 2.9; 3)",
-        ("HalfCheetahHurdle", "ours, best single skill", "SAC, r_ext alone"): "1.0 (1)",
-        ("Walker2dFriction", "ours, random skills", "METRA"): "-3.2 (-4.0 to -2.0; 2)",
-    }
-    assert "PPO: 10,000 episodes (paper: 100,000)." in shown
-    assert "Skills: 600 epochs, trained with seed 7: one set a method" in shown
-
-
-def test_the_papers_table_1_is_the_papers():
-    """Each of its 20 cells, column by column as the paper prints its methods."""
-    hurdles = ("HalfCheetahHurdle-v0", "Walker2dHurdle-v0")
-    tasks = (*hurdles, "HalfCheetahFriction-v0", "Walker2dFriction-v0")
-    columns = {
-        "DIAYN": ("0.6 ± 0.5", "2.6 ± 0.5", "13.2 ± 3.4", "4.6 ± 1.2"),
-        "DADS": ("0.9 ± 0.3", "1.9 ± 0.3", "12.4 ± 2.9", "1.6 ± 0.1"),
-        "CSD": ("0.8 ± 0.6", "4.1 ± 1.3", "12.5 ± 3.8", "5.3 ± 0.3"),
-        "METRA": ("1.9 ± 0.8", "3.1 ± 0.5", "30.1 ± 13.1", "5.2 ± 1.6"),
-        "PSD": ("3.8 ± 2.0", "5.4 ± 1.4", "43.4 ± 19.1", "8.7 ± 1.7"),
-    }
-    assert list(columns) == list(plot.METHODS.values())[:5]
-    rows = zip(*columns.values())
-    assert plot.PAPER_TABLE_1 == {task: ", ".join(row) for task, row in zip(tasks, rows)}
-
-
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (None, "is missing: python benchmark/grid.py table1 --table --out"),
-        ("not JSON", "is damaged, or not of benchmark/grid.py table1"),
-        ('{"cells": [{"task": "Ant-v4"}]}', "is damaged, or not of"),
-        (json.dumps({"cells": [cell("Ant-v4", "learned", "psd", 1, None, [1])]}), "KeyError"),
-    ],
-)
-def test_a_bad_table_1_is_refused_in_one_line(content, message, tmp_path):
-    if content is not None:
-        (tmp_path / "table1.json").write_text(content)
-    with pytest.raises(SystemExit) as error:
-        plot.main(["table1", str(tmp_path / "table1.json")])
-    assert message in str(error.value) and "\n" not in str(error.value)

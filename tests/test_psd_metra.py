@@ -35,7 +35,8 @@ ACTIONS = gym.spaces.Box(-2.0, 2.0, (2,), np.float32)
 @pytest.fixture(autouse=True)
 def in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -49,22 +50,22 @@ def agent_and_buffer(args, device="cpu"):
     """An agent of random weights, 5 observations of which P are position, and a few episodes."""
     torch.manual_seed(0)
     agent = psd_metra.Agent(args, 5, ACTIONS, device)
-    buffer = psd_metra.ReplayBuffer(700, 40, 5, 2, 1 + D + args.skill_dim, device)
-    rng, L = np.random.default_rng(0), torch.tensor([5.0, 6.0, 7.0, 8.0, 5.0])
-    z = torch.nn.functional.normalize(torch.randn(5, args.skill_dim), dim=1)
-    skills = torch.cat([L[:, None], psd_metra.embed_period(L, D), z], dim=1)
-    for i, skill in enumerate(skills):
+    buffer = psd_metra.ReplayBuffer(700, 40, 5, 2, D + args.skill_dim, device)
+    rng = np.random.default_rng(0)
+    L = torch.tensor([5.0, 6.0, 7.0, 8.0, 5.0])
+    z = psd_metra.sample_directions(5, args.skill_dim)
+    skill = torch.cat([psd_metra.embed_period(L, D), z], dim=1)
+    for i in range(5):
         episode = make_episode(rng, 40 - i, obs_dim=5, action_dim=2, terminated=i % 2 > 0)
-        buffer.add(episode, skill)
+        buffer.add(episode, skill[i], L[i])
     return agent, buffer
 
 
 # ----------------------------------------- Who sees what ------------------------------------------
 def depends(function, *inputs):
-    """Of which columns of its inputs a function depends, by its gradient: sets, one an input."""
+    """On which columns of its inputs a function depends, by its gradient: one set per input."""
     inputs = [x.clone().requires_grad_() for x in inputs]
     out = function(*inputs)
-    out = torch.cat(out if isinstance(out, tuple | list) else [out], dim=-1)
     gradients = torch.autograd.grad(out.square().sum(), inputs, allow_unused=True)
     return [
         set() if g is None else set(g.abs().sum(dim=0).nonzero().flatten().tolist())
@@ -80,20 +81,69 @@ EMBEDDED, DIRECTION = set(range(D)), set(range(D, D + Z))
 def test_each_encoder_sees_the_others_variable_and_phi_m_alone_the_position(mutual):
     args = parse("--mutual-conditioning" if mutual else "--no-mutual-conditioning")
     agent, _ = agent_and_buffer(args)
-    obs, skill, actions = torch.randn(50, 5), torch.randn(50, D + Z), torch.randn(50, 2)
-    assert depends(agent.phi, obs, skill) == [REST, EMBEDDED | (DIRECTION if mutual else set())]
-    assert depends(agent.phi_m, obs, skill) == [POSITION | REST, EMBEDDED if mutual else set()]
-    for network, more in [(agent.actor, ()), (agent.critic, (actions,))]:
-        seen = depends(
-            lambda *x, f=network: tuple(y.reshape(50, -1) for y in f(*x)), obs, skill, *more
-        )
-        assert seen[:2] == [REST, EMBEDDED | DIRECTION]  # with or without: the policy has both
-    target = [q.detach() for q in agent.target_critic(obs, skill, actions)]
-    moved = [q.detach() for q in agent.target_critic(obs + torch.eye(5)[0], skill, actions)]
-    assert all(torch.equal(a, b) for a, b in zip(target, moved))
-    first = agent.actor.act(obs, skill, True)
-    assert torch.equal(first, agent.actor.act(obs + torch.eye(5)[1], skill, True))
-    assert not torch.equal(first, agent.actor.act(obs + torch.eye(5)[2], skill, True))
+    obs, skill = torch.randn(50, 5), torch.randn(50, D + Z)
+    seen = depends(lambda *x: psd_metra.encode_period(agent, *x), obs, skill)
+    assert seen == [REST, EMBEDDED | (DIRECTION if mutual else set())]
+    seen = depends(lambda *x: psd_metra.encode_direction(agent, *x), obs, skill)
+    assert seen == [POSITION | REST, EMBEDDED if mutual else set()]
+    episode = psd_metra.Episode(obs.numpy(), None, None, None)
+    with torch.no_grad():
+        phi = psd_metra.encode_period(agent, obs, skill[:1].expand(50, -1))
+    assert torch.equal(psd_metra.encode(agent, episode, skill[0]), phi)
+
+
+@pytest.mark.parametrize("mutual", [True, False])
+def test_the_policy_sees_both_variables_but_not_the_position(mutual, monkeypatch):
+    """In rollouts, which call Agent.act, and in the losses, which get a batch without it."""
+    args = parse("--mutual-conditioning" if mutual else "--no-mutual-conditioning")
+    agent, buffer = agent_and_buffer(args)
+    obs, skill = torch.randn(50, 5), torch.randn(50, D + Z)
+    first = agent.act(obs, skill, True)
+    for i in range(5):
+        moved = agent.act(obs + torch.eye(5)[i], skill, True)
+        assert torch.equal(first, moved) is (i in POSITION)
+    for i in range(D + Z):
+        assert not torch.equal(first, agent.act(obs, skill + torch.eye(D + Z)[i], True))
+
+    drawn, used = [], []
+    real_sample, real_critic, real_actor = (
+        buffer.sample,
+        psd_metra.critic_loss,
+        psd_metra.actor_loss,
+    )
+
+    def sample(batch_size):
+        drawn.append(real_sample(batch_size))
+        return drawn[-1]
+
+    def critic_loss(agent, batch, *rest):
+        used.append(batch)
+        return real_critic(agent, batch, *rest)
+
+    def actor_loss(agent, batch, *rest):
+        used.append(batch)
+        return real_actor(agent, batch, *rest)
+
+    monkeypatch.setattr(buffer, "sample", sample)
+    monkeypatch.setattr(psd_metra, "critic_loss", critic_loss)
+    monkeypatch.setattr(psd_metra, "actor_loss", actor_loss)
+    psd_metra.update(agent, buffer, args)
+    assert len(drawn) == len(used) == 2
+    for batch in used:
+        assert torch.equal(batch.obs, drawn[1].obs[:, P:])
+        assert torch.equal(batch.next_obs, drawn[1].next_obs[:, P:])
+        for name in ["actions", "velocity", "terminated", "skill", "period"]:
+            assert torch.equal(getattr(batch, name), getattr(drawn[1], name))
+
+
+def test_directions_are_unit_vectors_all_round():
+    torch.manual_seed(0)
+    z = psd_metra.sample_directions(20_000, 2)
+    torch.testing.assert_close(z.norm(dim=1), torch.ones(20_000))
+    counts = torch.histc(torch.atan2(z[:, 1], z[:, 0]), bins=8, min=-torch.pi, max=torch.pi)
+    assert (counts - 2_500).abs().max() < 250
+    ends = psd_metra.sample_directions(1_000, 1)
+    assert ends.unique().tolist() == [-1.0, 1.0] and abs(ends.mean()) < 0.15
 
 
 def test_robots_begin_with_their_position():
@@ -124,6 +174,31 @@ def test_the_papers_values_by_robot():
     assert (args.hidden_units, args.skill_dim, args.position_dim) == (64, 3, 2)
 
 
+def test_the_cpu_preset_is_the_command_that_has_been_measured():
+    (line,) = [line for line in commands(REPO / "docs/psd_metra.md", "psd_metra.py")
+               if "--total-epochs 1100" in line]  # fmt: skip
+    measured, _ = psd_metra.parse_args(shlex.split(line)[2:])
+    preset, _ = psd_metra.parse_args("--env-id Ant-v4 --preset cpu".split())
+    assert vars(preset) == {**vars(measured), "preset": "cpu"}
+    args, _ = psd_metra.parse_args("--env-id Walker2d-v4 --preset cpu --gamma 0.98".split())
+    assert (args.gamma, args.action_scale, args.hidden_units, args.skill_dim) == (0.98, 1, 128, 1)
+
+
+@pytest.mark.parametrize("name, mutual", [("ant_mutual", True), ("ant_independent", False)])
+def test_weights_in_results_still_load(name, mutual):
+    model = torch.load(REPO / "results/psd_metra" / name / "model.pt", weights_only=True)
+    args, _ = psd_metra.parse_args("--env-id Ant-v4 --preset cpu".split())
+    for key, value in model["args"].items():
+        setattr(args, key, value)
+    assert args.mutual_conditioning is mutual
+    env = psd_metra.make_env(args)
+    agent = psd_metra.Agent(args, env.observation_space.shape[0], env.action_space, "cpu")
+    missing, unexpected = agent.load_state_dict(model["agent"], strict=False)
+    assert unexpected == []
+    own = {"critic", "target_critic", "log_lam", "log_alpha"}
+    assert {key.split(".")[0] for key in missing} == own
+
+
 # ------------------------------------------- The update -------------------------------------------
 def slow_mlp(network, x):
     weights = [(m.weight.detach().double().numpy(), m.bias.detach().double().numpy())
@@ -138,21 +213,25 @@ def test_reward_is_that_of_numpy(monkeypatch):
     flags = "--psd-coef 0.7 --radius-coef 0.3 --ext-coef 2 --kappa 3"
     args = parse(*flags.split())
     agent, buffer = agent_and_buffer(args)
-    seen, real_loss = {}, psd_metra.critic_loss
+    seen, real_loss, real_sample = {}, psd_metra.critic_loss, buffer.sample
 
-    def spy(agent, batch, skill, reward, *rest):
-        seen.update(batch=batch, skill=skill, reward=reward.clone())
-        return real_loss(agent, batch, skill, reward, *rest)
+    def sample(batch_size):
+        seen["batch"] = real_sample(batch_size)  # the last one is that of SAC
+        return seen["batch"]
 
+    def spy(agent, batch, reward, *rest):
+        seen["reward"] = reward.clone()
+        return real_loss(agent, batch, reward, *rest)
+
+    monkeypatch.setattr(buffer, "sample", sample)
     monkeypatch.setattr(psd_metra, "critic_loss", spy)
     psd_metra.update(agent, buffer, args)  # rewards are those of the encoders after their steps
     batch = seen["batch"]
-    assert torch.equal(seen["skill"], batch.skill[:, 1:])
     parts = np.zeros((len(seen["reward"]), 4))
     for i in range(len(parts)):
         s, s_next = batch.obs[i].double().numpy(), batch.next_obs[i].double().numpy()
         skill, v = batch.skill[i].double().numpy(), batch.velocity[i].item()
-        L, embedded, z = skill[0], skill[1 : 1 + D], skill[1 + D :]
+        L, embedded, z = batch.period[i].item(), skill[:D], skill[D:]
         phi = [slow_mlp(agent.phi, np.concatenate([x[P:], embedded, z])) for x in (s, s_next)]
         phi_m = [slow_mlp(agent.phi_m, np.concatenate([x, embedded])) for x in (s, s_next)]
         delta = np.linalg.norm(phi[1] - phi[0]) - L * np.sin(np.pi / (2 * L))
@@ -184,17 +263,18 @@ def test_an_update_changes_what_it_should_and_stays_on_its_device(flags):
 
 
 def test_each_encoder_has_its_own_loss():
-    """A step of phi_L leaves phi_m and lambda alone, and the other way round."""
+    """What an optimiser has is changed by its own step alone."""
     args = parse()
-    for frozen, moved in [("phi", "phi_m"), ("phi_m", "phi")]:
+    owned = {"phi": "phi.0.weight", "phi_m": "phi_m.0.weight", "lam": "log_lam"}
+    for frozen in owned:
         agent, buffer = agent_and_buffer(args)
         agent.optimizers[frozen].param_groups[0]["lr"] = 0.0
         before = {k: v.clone() for k, v in agent.state_dict().items()}
         psd_metra.update(agent, buffer, args)
         after = agent.state_dict()
+        for owner, name in owned.items():
+            assert torch.equal(before[name], after[name]) is (owner == frozen)
         assert all(torch.equal(before[k], after[k]) for k in before if k.startswith(f"{frozen}."))
-        assert not torch.equal(before[f"{moved}.0.weight"], after[f"{moved}.0.weight"])
-        assert torch.equal(before["log_lam"], after["log_lam"]) is (frozen == "phi_m")
 
 
 def test_losses_are_those_of_psd_and_of_metra():
@@ -221,9 +301,16 @@ def run(*flags):
 def test_n_and_n_epochs_are_two_n(extra):
     flags = [*TINY, *MOVING, "--position-dim", "1", *extra]
     whole = run(*flags, "--run-name", "whole", "--total-epochs", "8")
-    assert whole["state"]["bounds"] != (5, 8, False, False)  # evaluated, with directions of its own
+    assert whole["progress"]["bounds"] != (
+        5,
+        8,
+        False,
+        False,
+    )  # evaluated, with directions of its own
     assert whole["buffer"]["head"] < 8 * 3 * 41
-    z = whole["buffer"]["skill"][:, 1 + D :]
+    z = whole["buffer"]["skill"][:, D:]
+    L = whole["buffer"]["period"]
+    assert torch.equal(whole["buffer"]["skill"][:, :D], psd_metra.embed_period(L, D))
     torch.testing.assert_close(z.norm(dim=1), torch.ones(len(z)))
     assert len(z.unique(dim=0)) == (2 if extra[-1] == "1" else len(z))
     half = run(*flags, "--run-name", "half", "--total-epochs", "4")
@@ -240,12 +327,12 @@ def test_an_evaluation_of_the_bounds_leaves_the_training_as_it_was():
     args = parse("--position-dim", "0")
     envs = [psd_metra.make_env(args) for _ in range(5)]
     agent = psd_metra.Agent(args, 3, envs[0].action_space, "cpu")
-    state = {"epoch": 3, "obs_mean": torch.zeros(3), "obs_std": torch.ones(3)}
+    progress = {"epoch": 3, "obs_mean": torch.zeros(3), "obs_std": torch.ones(3)}
     before = torch.get_rng_state()
-    first = psd_metra.period_return(envs, agent, 6, state, args)
+    first = psd_metra.period_return(envs, agent, 6, progress, args)
     assert torch.equal(before, torch.get_rng_state())
     torch.randn(3)
-    assert psd_metra.period_return(envs, agent, 6, state, args) == first
+    assert psd_metra.period_return(envs, agent, 6, progress, args) == first
 
 
 @pytest.mark.parametrize(
@@ -253,19 +340,21 @@ def test_an_evaluation_of_the_bounds_leaves_the_training_as_it_was():
     [
         ("--env-id Nothing-v0", "cannot make 'Nothing-v0': "),
         ("--skill-dim 0", "--skill-dim cannot be 0"),
+        ("--skill-dim 1025", "--skill-dim cannot be 1025: at most 1024"),
         ("--position-dim -1", "--position-dim cannot be -1"),
         ("--env-id Pendulum-v1 --position-dim 3", "--position-dim 3 leaves nothing of 3 obs"),
         ("--lam-m 0", "--lam-m cannot be 0"),
         ("--psd-coef nan", "--psd-coef cannot be nan"),
-        ("--L-min 12 --L-max 10", "L_min 12, L_max 10: not 5 <= L_min <= L_max <= 100"),
+        ("--L-min 12 --L-max 10", "L_min 12, L_max 10: need 5 <= L_min <= L_max <= 100"),
         ("--env-id Pendulum-v1 --run-name taken", "runs/taken exists: --resume it, or"),
         ("--resume runs/other", "was written by psd.py, not by psd_metra.py"),
     ],
 )
 def test_bad_input_ends_in_one_line_and_writes_nothing(flags, message, tmp_path):
     (tmp_path / "runs/taken").mkdir(parents=True)
+    (tmp_path / "runs/taken/model.pt").touch()
     (tmp_path / "runs/other").mkdir()
-    content = dict.fromkeys("script args state agent buffer optimizers rng".split())
+    content = dict.fromkeys("script args progress agent buffer optimizers rng".split())
     torch.save(content | {"script": "psd"}, "runs/other/resume.pt")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(SystemExit) as error:
@@ -281,6 +370,8 @@ def test_copied_out_alone_it_explains_itself(tmp_path):
     assert result.returncode == 0, result.stderr
     for flag in ["--no-mutual-conditioning", "--psd-coef", "--lam-m", "--position-dim"]:
         assert flag in result.stdout
+    for name in ["skill_dim", "position_dim", "hidden_units", "action_scale 0.3"]:
+        assert name in result.stdout  # the tables of the presets
 
 
 def test_logged_keys_are_the_documented_ones_and_robots_train(tmp_path):
@@ -321,10 +412,10 @@ def make_run(folder, env_id, **changes):
     env = psd_metra.make_env(args)
     torch.manual_seed(3)
     agent = psd_metra.Agent(args, env.observation_space.shape[0], env.action_space, "cpu")
-    state = {"epoch": 7, "global_step": 560, "bounds": (5, 8, False, False)}
-    state |= psd_metra.observation_statistics(env, args)
+    progress = {"epoch": 7, "global_step": 560, "bounds": (5, 8, False, False)}
+    progress |= psd_metra.observation_statistics(env, args)
     folder.mkdir(parents=True)
-    psd_metra.save_checkpoint(folder, args, state, agent, SimpleNamespace(rows=torch.zeros(1)))
+    psd_metra.save_checkpoint(folder, args, progress, agent, SimpleNamespace(rows=torch.zeros(1)))
     return folder
 
 
@@ -342,8 +433,8 @@ def test_the_judge_takes_a_grid_of_z_and_L(env_id, turns, tmp_path, capsys, monk
     script, seen, real = evaluate.import_script("psd_metra"), [], psd_metra.rollout
     assert script is psd_metra
 
-    def spy(envs, key, actor, skill, state, deterministic):
-        seen.append((skill, real(envs, key, actor, skill, state, deterministic)))
+    def spy(envs, key, agent, skill, progress, deterministic):
+        seen.append((skill, real(envs, key, agent, skill, progress, deterministic)))
         return seen[-1][1]
 
     monkeypatch.setattr(psd_metra, "rollout", spy)
@@ -355,8 +446,8 @@ def test_the_judge_takes_a_grid_of_z_and_L(env_id, turns, tmp_path, capsys, monk
     z = np.array([row["z"] for row in rows])
     assert z.shape == (2 * turns, p) and np.allclose(np.linalg.norm(z, axis=1), 1, atol=1e-3)
     assert len({tuple(v) for v in z[:turns].tolist()}) == turns and (z[:turns] == z[turns:]).all()
-    state = torch.load(run / "model.pt", weights_only=True)["state"]
-    mean, std = state["obs_mean"].numpy()[:p], state["obs_std"].numpy()[:p]
+    progress = torch.load(run / "model.pt", weights_only=True)["progress"]
+    mean, std = progress["obs_mean"].numpy()[:p], progress["obs_std"].numpy()[:p]
     for row, (skill, episodes) in zip(rows, seen):
         expected = psd_metra.embed_period(torch.tensor(float(row["L"])), D)
         assert skill.shape == (2, D + p) and torch.equal(skill[0, :D], expected)
@@ -513,7 +604,7 @@ BOBBING = """--env-id TestBobbing-v0 --run-name learned --total-epochs 120 --pos
 def test_direction_follows_z_and_period_follows_L():
     """Over a grid of both. Which way phi_m's axes lie is free, but the same for all L here."""
     checkpoint = run(*BOBBING.split())
-    args, state = psd_metra.Args(**checkpoint["args"]), checkpoint["state"]
+    args, progress = psd_metra.Args(**checkpoint["args"]), checkpoint["progress"]
     agent = psd_metra.Agent(args, 5, Bobbing.action_space, "cpu")
     agent.load_state_dict(checkpoint["agent"])
     z, ways, periods = torch.tensor([[1.0, 0], [0, 1], [-1, 0], [0, -1]]), [], {}
@@ -521,7 +612,7 @@ def test_direction_follows_z_and_period_follows_L():
         embedded = psd_metra.embed_period(torch.full((4,), float(L)), args.embed_dim)
         envs = [psd_metra.make_env(args, max_steps=200) for _ in z]
         skill = torch.cat([embedded, z], dim=1)
-        episodes = psd_metra.rollout(envs, (99,), agent.actor, skill, state, deterministic=True)
+        episodes = psd_metra.rollout(envs, (99,), agent, skill, progress, deterministic=True)
         ways += [episode.obs[60, :2] - episode.obs[0, :2] for episode in episodes]
         periods[L] = [evaluate.state_period(episode.obs[50:, 2:])[0] for episode in episodes]
     print(periods, evaluate.direction_errors(ways, z.repeat(3, 1)))

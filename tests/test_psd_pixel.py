@@ -88,7 +88,8 @@ TINY = """--env-id TestHand-v0 --image-size 18 --crop-size 16 --num-filters 4 --
 @pytest.fixture(autouse=True)
 def in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -99,9 +100,9 @@ def parse(*flags):
 
 
 def skills(args, n, first=5.0):
-    """L from `first` up, and its embedding, as the buffer keeps them: (n, 1 + D)."""
+    """L from `first` up, (n,), and its embedding, (n, D)."""
     L = first + torch.arange(n) % 4
-    return torch.cat([L[:, None], psd_pixel.embed_period(L, args.embed_dim)], dim=1)
+    return L, psd_pixel.embed_period(L, args.embed_dim)
 
 
 def agent_and_buffer(args, device="cpu"):
@@ -109,15 +110,16 @@ def agent_and_buffer(args, device="cpu"):
     torch.manual_seed(0)
     shape, space = (9, args.image_size, args.image_size), gym.spaces.Box(-2.0, 2.0, (2,))
     agent = psd_pixel.Agent(args, 9, space, device)
-    sizes = (shape, args.crop_size, 2, 1 + args.embed_dim)
+    sizes = (shape, args.crop_size, 2, args.embed_dim)
     buffer = psd_pixel.ReplayBuffer(args.buffer_size, args.episode_length, *sizes, device)
     rng = np.random.default_rng(0)
-    for i, skill in enumerate(skills(args, 5)):
+    period, skill = skills(args, 5)
+    for i in range(5):
         n = args.episode_length - i
         obs = rng.integers(0, 256, (n + 1, *shape), np.uint8)
         actions, velocity = rng.normal(size=(n, 2)), rng.normal(size=n)
         actions, velocity = actions.astype(np.float32), velocity.astype(np.float32)
-        buffer.add(psd_pixel.Episode(obs, actions, velocity, i % 2 > 0), skill)
+        buffer.add(psd_pixel.Episode(obs, actions, velocity, i % 2 > 0), skill[i], period[i])
     return agent, buffer
 
 
@@ -149,7 +151,7 @@ def fill(history):
     for number, (length, terminated, L) in enumerate(history):
         actions = np.stack([np.full(length, number), np.arange(length)], axis=1, dtype=np.float32)
         episode = (slow_stacks(frames[number]), actions, actions.sum(axis=1), terminated)
-        buffer.add(psd_pixel.Episode(*episode), torch.tensor([float(L)]))
+        buffer.add(psd_pixel.Episode(*episode), torch.tensor([-float(L)]), L)
     return buffer, [slow_stacks(f) for f in frames]
 
 
@@ -171,12 +173,12 @@ def test_stacks_of_a_batch_are_those_of_a_slow_version(history):
     buffer, expected = fill(history)
     batch = buffer.sample(60)
     assert batch.obs.shape == batch.next_obs.shape == (60, 9, CROP, CROP)
-    for obs, action, next_obs, velocity, terminated, skill in zip(*batch):
+    for obs, action, next_obs, velocity, terminated, skill, period in zip(*batch):
         number, t = action.int().tolist()
         length, ended, L = history[number]
         check(obs, expected[number][t])
         check(next_obs, expected[number][t + 1])
-        assert velocity == number + t and skill.tolist() == [L]
+        assert velocity == number + t and skill.tolist() == [-L] and period == L
         assert terminated.item() == (ended and t == length - 1)
 
 
@@ -184,10 +186,11 @@ def test_stacks_of_a_batch_are_those_of_a_slow_version(history):
 @given(histories)
 def test_stacks_of_a_triplet_are_those_of_a_slow_version(history):
     buffer, expected = fill(history)
-    if not (buffer.length >= buffer.skill[:, 0]).any():
+    if not (buffer.length >= buffer.period).any():
         return
-    obs, periods, _ = psd_pixel.sample_triplets(buffer, 60)
+    obs, periods, skill = psd_pixel.sample_triplets(buffer, 60)
     assert obs.shape == (3, 60, 9, CROP, CROP)
+    assert torch.equal(skill[:, 0], -periods)
     for s, s_next, s_L, period in zip(*obs, periods.int().tolist()):
         number, t = s[6, 0, 0].item(), s[7, 0, 0].item()  # of the newest frame
         assert period == history[number][2] and t + period <= history[number][0]
@@ -239,14 +242,15 @@ def test_the_papers_crops_have_7_by_7_offsets():
 
 def test_the_papers_buffer_takes_less_than_800_megabytes():
     args = psd_pixel.Args()
-    sizes = ((9, args.image_size, args.image_size), args.crop_size, 8, 1 + args.embed_dim)
+    sizes = ((9, args.image_size, args.image_size), args.crop_size, 8, args.embed_dim)
     buffer = psd_pixel.ReplayBuffer(args.buffer_size, 200, *sizes, "meta")
     obs = torch.zeros(201, 9, 90, 90, dtype=torch.uint8, device="meta")
     episode = psd_pixel.Episode(obs, torch.zeros(200, 8), torch.zeros(200), False)
     for _ in range(args.buffer_size // 200 + 3):
-        buffer.add(episode, torch.zeros(129))
+        buffer.add(episode, torch.zeros(128), 10)
     held = sum(x.nbytes for x in vars(buffer).values() if torch.is_tensor(x))
-    assert sum(buffer.lengths) == args.buffer_size == 30_000
+    num_transitions = sum(buffer.rows_per_episode) - len(buffer.rows_per_episode)
+    assert num_transitions == args.buffer_size == 30_000
     assert 0.72e9 < held < 0.8e9
 
 
@@ -266,7 +270,7 @@ def cheetahs(n, *flags):
 
 
 class Swinger:
-    """A policy that moves each robot in its own way."""
+    """An agent that moves each robot in its own way."""
 
     def act(self, obs, skill, deterministic):
         assert obs.dtype == torch.uint8
@@ -467,14 +471,14 @@ def test_to_act_and_to_encode_the_central_crop_is_taken():
     args = parse("--image-size", "20", "--crop-size", "16")
     agent, _ = agent_and_buffer(args)
     whole = torch.randint(256, (4, 9, 20, 20), dtype=torch.uint8)
-    skill, centre = skills(args, 4)[:, 1:], whole[..., 2:18, 2:18]
+    skill, centre = skills(args, 4)[1], whole[..., 2:18, 2:18]
     torch.testing.assert_close(agent.phi(whole, skill), agent.phi(centre, skill))
-    action = agent.actor.act(whole, skill, True)
-    torch.testing.assert_close(action, agent.actor.act(centre, skill, True))
+    action = agent.act(whole, skill, True)
+    torch.testing.assert_close(action, agent.act(centre, skill, True))
     rim = whole.clone()
     rim[..., 2:18, 2:18] = 0
-    black = agent.actor.act(torch.zeros_like(whole), skill, True)
-    torch.testing.assert_close(agent.actor.act(rim, skill, True), black)
+    black = agent.act(torch.zeros_like(whole), skill, True)
+    torch.testing.assert_close(agent.act(rim, skill, True), black)
     episode = SimpleNamespace(obs=whole.numpy())
     latents = psd_pixel.encode(agent, episode, skill[0])
     torch.testing.assert_close(latents, agent.phi(centre, skill[:1].expand(4, -1)).detach())
@@ -489,8 +493,8 @@ def test_the_actors_loss_does_not_reach_the_convolutions(monkeypatch):
         before = {k: v.clone() for k, v in agent.state_dict().items()}
 
         def scaled(*inputs, factor=factor):
-            loss, metrics = real(*inputs)
-            return factor * loss, metrics
+            loss, entropy, metrics = real(*inputs)
+            return factor * loss, entropy, metrics
 
         monkeypatch.setattr(psd_pixel, "actor_loss", scaled)
         psd_pixel.update(agent, buffer, args)
@@ -509,12 +513,29 @@ def test_the_actors_loss_does_not_reach_the_convolutions(monkeypatch):
     assert len({id(cnn.convolutions) for cnn in cnns}) == 3
     batch = buffer.sample(4)
     agent.zero_grad()
-    mean, _ = agent.actor(batch.obs, batch.skill[:, 1:])
+    mean, _ = agent.actor(batch.obs, batch.skill)
     mean.sum().backward()
     assert all(p.grad is None for p in agent.actor.cnn.convolutions.parameters())
     assert all(p.grad is not None for p in agent.actor.cnn.head.parameters())
-    agent.critic(batch.obs, batch.skill[:, 1:], batch.actions)[0].sum().backward()
+    agent.critic(batch.obs, batch.skill, batch.actions)[0].sum().backward()
     assert all(p.grad is not None for p in agent.critic.cnn.parameters())
+
+
+def test_a_step_of_the_convolutions_goes_against_their_gradient():
+    """Fused Adam reads parameters and gradients in the order of memory. A gradient that lies there
+    in another order than its parameter, as autograd.grad returns it for images in channels_last,
+    would be applied to the wrong weights, and without an error on a CPU."""
+    args = parse("--batch-size", "64", "--phi-batch-size", "64")
+    agent, buffer = agent_and_buffer(args)
+    before = {name: p.detach().clone() for name, p in agent.named_parameters()}
+    psd_pixel.update(agent, buffer, args)
+    for name, p in agent.named_parameters():
+        if name.startswith(("phi.", "critic.")):
+            assert p.grad.stride() == p.stride(), name
+            large = p.grad.abs() > 1e-6  # the first step of Adam is the learning rate, or less
+            step = (p.detach() - before[name])[large]
+            expected = -1e-4 * p.grad[large].sign()
+            torch.testing.assert_close(step, expected, rtol=0.1, atol=1e-6)
 
 
 @pytest.mark.parametrize("frozen, moved", [("phi", "critic"), ("critic", "phi")])
@@ -546,16 +567,17 @@ def test_rewards_are_of_the_crops_that_the_critic_sees(monkeypatch):
     agent, buffer = agent_and_buffer(args)
     seen, real = {}, psd_pixel.critic_loss
 
-    def spy(agent, batch, skill, reward, *rest):
-        seen.update(batch=batch, skill=skill, reward=reward.clone())
-        return real(agent, batch, skill, reward, *rest)
+    def spy(agent, batch, reward, *rest):
+        seen.update(batch=batch, reward=reward.clone())
+        return real(agent, batch, reward, *rest)
 
     monkeypatch.setattr(psd_pixel, "critic_loss", spy)
     psd_pixel.update(agent, buffer, args)
-    batch, skill = seen["batch"], seen["skill"]
-    L = batch.skill[:, 0]
+    batch = seen["batch"]
+    L = batch.period
     with torch.no_grad():
-        phi_s, phi_next = agent.phi(batch.obs, skill), agent.phi(batch.next_obs, skill)
+        phi_s = agent.phi(batch.obs, batch.skill)
+        phi_next = agent.phi(batch.next_obs, batch.skill)
     delta = (phi_next - phi_s).norm(dim=-1) - L * torch.sin(torch.pi / (2 * L))
     expected = torch.exp(-0.1 * delta**2) + 0.3 * (2 * phi_next.norm(dim=-1) / L).clamp(max=1)
     expected += 2 * (batch.velocity / args.v_star).clamp(max=1)
@@ -592,7 +614,8 @@ def run(*flags):
 def test_n_and_n_epochs_are_two_n():
     flags = [*TINY, *MOVING]  # 8 epochs of 3 episodes of 40 steps: the ring wraps
     whole = run(*flags, "--run-name", "whole", "--total-epochs", "8")
-    assert whole["state"]["bounds"] != (5, 8, False, False)
+    assert whole["progress"]["bounds"] != (5, 8, False, False)
+    assert set(whole["progress"]) == {"epoch", "global_step", "bounds"}
     assert whole["buffer"]["head"] < 8 * 3 * 41 and whole["buffer"]["obs"].dtype == torch.uint8
     half = run(*flags, "--run-name", "half", "--total-epochs", "4")
     assert not same(whole, half)
@@ -617,13 +640,13 @@ def test_a_robot_resumes_to_the_bit_and_leaves_no_other_file(tmp_path):
     assert whole["buffer"]["obs"][:60].float().std() > 20  # pictures, not black
     assert [p.name for p in tmp_path.iterdir()] == ["runs"]
     names = {p.name.split(".")[0] for p in (tmp_path / "runs/whole").iterdir()}
-    assert names == {"events", "model", "resume"}
+    assert names == {"events", "lock", "model", "resume"}
 
 
 def test_a_fall_ends_an_episode():
     checkpoint = run(*TINY, "--env-id", "TestFallingHand-v0", "--run-name", "a",
                      "--total-epochs", "1")  # fmt: skip
-    assert checkpoint["buffer"]["lengths"] == [13, 13, 13]
+    assert checkpoint["buffer"]["rows_per_episode"] == [14, 14, 14]
     assert checkpoint["buffer"]["terminated"].nonzero().flatten().tolist() == [12, 26, 40]
 
 
@@ -652,6 +675,27 @@ def test_defaults_are_the_papers_table_3():
     assert set(other) - set(own) == {"normalize_obs"}
 
 
+def test_the_cpu_preset_is_the_command_that_has_been_measured():
+    (line,) = [line for line in commands(REPO / "docs/psd_pixel.md", "psd_pixel.py")
+               if "--plain-floor" in line]  # fmt: skip
+    measured, _ = psd_pixel.parse_args([*shlex.split(line)[2:], "--total-epochs", "175"])
+    preset, _ = psd_pixel.parse_args("--env-id HalfCheetah-v4 --preset cpu".split())
+    assert vars(preset) == {**vars(measured), "preset": "cpu"}
+    args, _ = psd_pixel.parse_args("--env-id Ant-v4 --preset cpu --num-filters 16".split())
+    assert (args.num_filters, args.action_scale, args.image_size, args.lam_1) == (16, 1, 32, 5)
+
+
+def test_weights_in_results_still_load():
+    model = torch.load(REPO / "results/pixel/model.pt", weights_only=True)
+    args, _ = psd_pixel.parse_args("--env-id HalfCheetah-v4 --preset cpu".split())
+    for key, value in model["args"].items():
+        setattr(args, key, value)
+    agent = psd_pixel.Agent(args, 9, gym.spaces.Box(-1.0, 1.0, (6,)), "cpu")
+    missing, unexpected = agent.load_state_dict(model["agent"], strict=False)
+    assert unexpected == []
+    assert {key.split(".")[0] for key in missing} == {"critic", "target_critic", "log_alpha"}
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [
@@ -661,10 +705,11 @@ def test_defaults_are_the_papers_table_3():
         ("--crop-size 14", "--crop-size 14 is not from 15 to --image-size 90"),
         ("--image-size 80", "--crop-size 84 is not from 15 to --image-size 80"),
         ("--frame-stack 0", "--frame-stack cannot be 0"),
+        ("--image-size 1025", "--image-size cannot be 1025: at most 1024"),
         ("--num-filters -1", "--num-filters cannot be -1"),
         ("--feature-dim 0", "--feature-dim cannot be 0"),
-        ("--buffer-size 1500", "--buffer-size 1500 is less than a batch or an epoch: take 1600"),
-        ("--L-min 12 --L-max 10", "L_min 12, L_max 10: not 5 <= L_min <= L_max <= 100"),
+        ("--buffer-size 1500", "--buffer-size must hold a batch and an epoch's episodes: 1600"),
+        ("--L-min 12 --L-max 10", "L_min 12, L_max 10: need 5 <= L_min <= L_max <= 100"),
         ("--env-id TestHand-v0 --ext-coef 1", "TestHand-v0 reports no x_velocity"),
         ("--env-id TestHand-v0 --run-name taken", "runs/taken exists: --resume it, or"),
         ("--resume runs/other", "was written by psd.py, not by psd_pixel.py"),
@@ -672,8 +717,9 @@ def test_defaults_are_the_papers_table_3():
 )
 def test_bad_input_ends_in_one_line_and_writes_nothing(flags, message, tmp_path):
     (tmp_path / "runs/taken").mkdir(parents=True)
+    (tmp_path / "runs/taken/model.pt").touch()
     (tmp_path / "runs/other").mkdir()
-    content = dict.fromkeys("script args state agent buffer optimizers rng".split())
+    content = dict.fromkeys("script args progress agent buffer optimizers rng".split())
     torch.save(content | {"script": "psd"}, "runs/other/resume.pt")
     before = sorted(tmp_path.rglob("*"))
     small = [] if "-size" in flags else ["--image-size", "18", "--crop-size", "16"]
@@ -733,7 +779,9 @@ def test_copied_out_alone_it_explains_itself(tmp_path):
     for flag in ["--image-size", "--crop-size", "--frame-stack", "--num-filters", "--feature-dim"]:
         assert flag in result.stdout
     assert "--normalize-obs" not in result.stdout
-    assert "HalfCheetah   200     3.0   3" in result.stdout
+    text = " ".join(result.stdout.split())  # the tables of the presets
+    assert "HalfCheetah episode_length 200, lam_1 3.0, lam_2 3.0, latent_dim 3" in text
+    assert "image_size 32, crop_size 32, plain_floor True" in text
 
 
 def test_logged_keys_are_the_documented_ones(tmp_path):
@@ -773,8 +821,8 @@ def judged(tmp_path_factory):
     args = parse()
     torch.manual_seed(3)
     agent = psd_pixel.Agent(args, 9, Hand.action_space, "cpu")
-    state = {"epoch": 7, "global_step": 560, "bounds": (5, 8, False, False)}
-    psd_pixel.save_checkpoint(folder, args, state, agent, SimpleNamespace(rows=torch.zeros(1)))
+    progress = {"epoch": 7, "global_step": 560, "bounds": (5, 8, False, False)}
+    psd_pixel.save_checkpoint(folder, args, progress, agent, SimpleNamespace(rows=torch.zeros(1)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(psd.observation_statistics, "__defaults__", (300,))
         evaluate.main([str(folder), "--episodes", "2", "--periods", "5", "8"])
@@ -788,8 +836,9 @@ def test_the_judge_measures_the_state_and_not_the_pixels(judged, monkeypatch):
     assert sorted(shown) == [0, 1, 2]
     documented = (REPO / "docs" / "evaluate.md").read_text()
     assert [f for f in sorted(keys_of(result)) if f"`{f}`" not in documented] == []
-    script, args, state, agent = evaluate.load(judged / "model.pt")
-    assert script is psd_pixel
+    policy = evaluate.load(judged / "model.pt")
+    args, agent = policy.args, policy.run.agent
+    assert policy.script is psd_pixel
     for row in result["skills"]:  # the same episode, by hand, and its state from the simulator
         L, T = row["L"], args.episode_length
         skill = psd_pixel.embed_period(torch.full((2,), float(L)), args.embed_dim)
@@ -797,7 +846,7 @@ def test_the_judge_measures_the_state_and_not_the_pixels(judged, monkeypatch):
         env = psd_pixel.make_env(args, max_steps=evaluate.record_length(T, L))
         obs, states = env.reset(seed=seeds[row["episode"]])[0], [env.unwrapped.state()]
         for _ in range(evaluate.record_length(T, L)):
-            action = agent.actor.act(torch.as_tensor(obs[None]), skill[:1], True)[0].numpy()
+            action = agent.act(torch.as_tensor(obs[None]), skill[:1], True)[0].numpy()
             obs = env.step(action)[0]
             states.append(env.unwrapped.state())
         found, expected = np.array(row["states"]).T, np.array(states)[: T + 1, shown]

@@ -32,10 +32,10 @@ def test_together_is_like_alone(env_id):
     rng = np.random.default_rng(0)
     mean, std = rng.normal(size=(2, obs_dim)).astype(np.float32)
     std = np.abs(std) + 0.5
-    state = {"obs_mean": torch.tensor(mean), "obs_std": torch.tensor(std)}
+    progress = {"obs_mean": torch.tensor(mean), "obs_std": torch.tensor(std)}
     skill = torch.linspace(0, 2, 5)[:, None]
-    actor = Swinger(envs[0].action_space)
-    episodes = psd.rollout(envs, (3, 7), actor, skill, state)
+    agent = Swinger(envs[0].action_space)
+    episodes = psd.rollout(envs, (3, 7), agent, skill, progress)
     seeds = np.random.SeedSequence((3, 7)).generate_state(5)
     for i, episode in enumerate(episodes):
         env, done, n = psd.make_env(args), False, 0
@@ -52,7 +52,7 @@ def test_together_is_like_alone(env_id):
         assert len(episode.actions) == len(episode.velocity) == n == len(episode.obs) - 1
         assert episode.terminated == terminated
     lengths = [len(episode.actions) for episode in episodes]
-    assert actor.batches == [sum(n > t for n in lengths) for t in range(max(lengths))]
+    assert agent.batches == [sum(n > t for n in lengths) for t in range(max(lengths))]
     if env_id != "Pendulum-v1" and env_id != "Ant-v4":
         assert len(set(lengths)) > 1  # they fell at different times
 
@@ -106,15 +106,15 @@ def test_period_return_is_the_mean_sum_of_r_psd_and_leaves_the_rng_alone(tiny_ar
     envs = [psd.make_env(tiny_args) for _ in range(4)]
     torch.manual_seed(0)
     agent = psd.Agent(tiny_args, 3, envs[0].action_space, "cpu")
-    state = {"epoch": 6, "obs_mean": torch.zeros(3), "obs_std": torch.ones(3)}
+    progress = {"epoch": 6, "obs_mean": torch.zeros(3), "obs_std": torch.ones(3)}
     before = torch.get_rng_state()
-    R = psd.period_return(envs, agent, 7, state, tiny_args)
+    R = psd.period_return(envs, agent, 7, progress, tiny_args)
     assert torch.equal(torch.get_rng_state(), before)
-    assert psd.period_return(envs, agent, 7, state, tiny_args) == R
+    assert psd.period_return(envs, agent, 7, progress, tiny_args) == R
     skill = psd.embed_period(torch.full((3,), 7.0), tiny_args.embed_dim)
     key = (tiny_args.seed, 6, 7)
     total = 0.0
-    for episode in psd.rollout(envs[:3], key, agent.actor, skill, state, deterministic=True):
+    for episode in psd.rollout(envs[:3], key, agent, skill, progress, deterministic=True):
         with torch.no_grad():
             phi = agent.phi(torch.tensor(episode.obs), skill[:1].expand(len(episode.obs), -1))
         total += psd.psd_reward(phi[:-1], phi[1:], torch.tensor(7.0), tiny_args.kappa).sum().item()

@@ -12,8 +12,8 @@ import psd
 
 @pytest.mark.parametrize("mean, log_std", [(0.0, 0.0), (1.5, -1.0), (-2.0, 0.7)])
 def test_log_probability_matches_the_numeric_density(mean, log_std):
-    low, high = np.array([-0.4], np.float32), np.array([1.0], np.float32)
-    actor = psd.Actor(1, 4, action_low=low, action_high=high)
+    space = gym.spaces.Box(np.float32([-0.4]), np.float32([1.0]))
+    actor = psd.Actor(1, 1, 4, space)
     actor.forward = lambda obs, skill: (
         torch.full((len(obs), 1), mean, dtype=torch.float64),
         torch.full((len(obs), 1), log_std, dtype=torch.float64),
@@ -34,7 +34,7 @@ def test_log_probability_matches_the_numeric_density(mean, log_std):
 
 
 def test_log_probability_is_finite_far_out():
-    actor = psd.Actor(1, 4, action_low=-np.ones(1, np.float32), action_high=np.ones(1, np.float32))
+    actor = psd.Actor(1, 1, 4, gym.spaces.Box(-1.0, 1.0, (1,)))
     for mean in [-60.0, 60.0]:
         actor.forward = lambda obs, skill, m=mean: (
             torch.full((8, 1), m, requires_grad=True),
@@ -48,8 +48,7 @@ def test_log_probability_is_finite_far_out():
 
 
 def test_networks_are_those_of_the_papers_code_base():
-    ones = np.ones(2, np.float32)
-    actor = psd.Actor(5, 64, 64, action_low=-ones, action_high=ones)
+    actor = psd.Actor(5, 2, 64, gym.spaces.Box(-1.0, 1.0, (2,)))
     for layer in list(actor.net)[::2]:
         bound = (6 / (layer.in_features + layer.out_features)) ** 0.5  # Xavier, uniform
         assert 0.95 * bound < layer.weight.abs().max() <= bound
@@ -76,10 +75,10 @@ def test_target_of_the_critic(tiny_args, make_agent_and_buffer):
     """Bootstraps at a truncated end and not at a terminated one; subtracts alpha log pi."""
     agent, buffer = make_agent_and_buffer(tiny_args)
     batch = buffer.sample(64)._replace(terminated=torch.arange(64) % 2 == 0)
-    skill = batch.skill[:, 1:]
+    skill = batch.skill
     reward, alpha, gamma = torch.randn(64), torch.tensor(0.3), 0.9
     torch.manual_seed(1)
-    loss, metrics = psd.critic_loss(agent, batch, skill, reward, alpha, gamma)
+    loss, metrics = psd.critic_loss(agent, batch, reward, alpha, gamma)
     torch.manual_seed(1)
     with torch.no_grad():
         actions, log_pi = agent.actor.sample(batch.next_obs, skill)
@@ -96,7 +95,7 @@ def test_target_of_the_critic(tiny_args, make_agent_and_buffer):
 def test_temperature_moves_towards_the_target_entropy(tiny_args, make_agent_and_buffer):
     agent, _ = make_agent_and_buffer(tiny_args)
     for entropy, sign in [(agent.target_entropy - 1, -1.0), (agent.target_entropy + 1, 1.0)]:
-        loss, _ = psd.temperature_loss(agent, torch.tensor(entropy))
+        loss = psd.temperature_loss(agent, torch.tensor(entropy))
         (gradient,) = torch.autograd.grad(loss, agent.log_alpha)
         assert gradient.item() == pytest.approx(
             sign
@@ -135,13 +134,13 @@ def test_reward_comes_from_new_phi_bonus_and_r_ext(tiny_args, make_agent_and_buf
     seen = {}
     real_loss = psd.critic_loss
 
-    def spy(agent, batch, skill, reward, *rest):
+    def spy(agent, batch, reward, *rest):
         seen.update(batch=batch, reward=reward.clone(), phi=agent.phi.state_dict())
-        return real_loss(agent, batch, skill, reward, *rest)
+        return real_loss(agent, batch, reward, *rest)
 
     monkeypatch.setattr(psd, "critic_loss", spy)
     psd.update(agent, buffer, tiny_args)
-    batch, L = seen["batch"], seen["batch"].skill[:, 0]
+    batch, L = seen["batch"], seen["batch"].period
     skill = psd.embed_period(L, tiny_args.embed_dim)
     with torch.no_grad():
         phi_next = agent.phi(batch.next_obs, skill)
@@ -164,7 +163,7 @@ def test_sac_finds_a_known_optimum(seed):
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     agent = psd.Agent(args, 1, gym.spaces.Box(-1.0, 1.0, (1,), np.float32), "cpu")
-    buffer = psd.ReplayBuffer(4000, 10, 1, 1, 1 + args.embed_dim, "cpu")
+    buffer = psd.ReplayBuffer(4000, 10, 1, 1, args.embed_dim, "cpu")
     goals = {2.0: -0.6, 5.0: 0.0, 9.0: 0.7}  # by L
 
     def episode(L, deterministic):
@@ -180,7 +179,7 @@ def test_sac_finds_a_known_optimum(seed):
     for i in range(900):
         if i % 3 == 0:
             for L in goals:
-                buffer.add(episode(L, deterministic=False), skill_of(L, args))
+                buffer.add(episode(L, deterministic=False), skill_of(L, args), L)
         psd.update(agent, buffer, args, train_phi=False)
     for L, goal in goals.items():
         ends = [episode(L, deterministic=True).obs[-1, 0] for _ in range(10)]

@@ -26,9 +26,9 @@ def test_phi_becomes_the_regular_polygon_for_several_L_at_once(lam, d):
     torch.manual_seed(0)
     rng = np.random.default_rng(1)
     agent = psd.Agent(args, 6, gym.spaces.Box(-1.0, 1.0, (1,), np.float32), "cpu")
-    buffer = psd.ReplayBuffer(20_000, 100, 6, 1, 1 + args.embed_dim, "cpu")
+    buffer = psd.ReplayBuffer(20_000, 100, 6, 1, args.embed_dim, "cpu")
     for L in PERIODS * 40:
-        buffer.add(cycle(L, rng), skill_of(L, args))
+        buffer.add(cycle(L, rng), skill_of(L, args), L)
     optimizer = agent.optimizers["phi"]
     num_steps = 2500
     for i in range(num_steps):
@@ -40,7 +40,7 @@ def test_phi_becomes_the_regular_polygon_for_several_L_at_once(lam, d):
         loss.backward()
         optimizer.step()
     for L in PERIODS:
-        phi = psd.encode(agent, cycle(L, rng), skill_of(L, args)[1:])
+        phi = psd.encode(agent, cycle(L, rng), skill_of(L, args))
         statistics = psd.latent_statistics(phi, L, args.kappa)
         assert statistics["one_step"] == pytest.approx(1, abs=0.03), L
         assert statistics["L_step"] == pytest.approx(1, abs=0.03), L
