@@ -201,8 +201,7 @@ def check_result(result):
     for row in result["skills"]:
         check_skill(row, result)
     if has_L(result):
-        if len({len(row["latents"][0]) for row in result["skills"]}) > 1:
-            raise ValueError("'latents' have different dimensions")
+        check_equal_sizes([row["latents"][0] for row in result["skills"]], "'latents'")
         check_fields(result, {"bounds": list, "switch": dict}, "the file")
         check_numbers(result["bounds"], 1, "'bounds'")
         if len(result["bounds"]) < 2:
@@ -213,6 +212,8 @@ def check_result(result):
         check_fields(result["summary"], {"travel": dict}, "the summary")
         travel_fields = {"distance": NUMBER_OR_NULL, "direction_error": NUMBER_OR_NULL}
         check_fields(result["summary"]["travel"], travel_fields, "the travel")
+    if has_path(result):
+        check_equal_sizes([row["path"] for row in result["skills"]], "'path'")
 
 
 def check_skill(row, result):
@@ -273,6 +274,12 @@ def check_distance(distance, where):
 def check_L(L):
     if L < 1:
         raise ValueError(f"an L is {L}, and the smallest is 1")
+
+
+def check_equal_sizes(lists, where):
+    """Raises ValueError unless all lists are equally long."""
+    if len({len(one_list) for one_list in lists}) > 1:
+        raise ValueError(f"{where} have different dimensions")
 
 
 def check_fields(holder, fields, where):

@@ -11,7 +11,6 @@ A run that was stopped is continued. A run that is complete, or that another pro
 alone. A folder that cannot be continued is renamed to NAME.aside-1; nothing is ever removed.
 """
 
-import fcntl
 import itertools
 import json
 import os
@@ -29,6 +28,11 @@ from typing import Annotated
 import numpy as np
 import torch
 import tyro
+
+try:
+    import fcntl
+except ImportError:  # Windows, where run folders are not locked
+    fcntl = None
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
@@ -350,7 +354,7 @@ def total_epochs(stage):
 def is_running(run_dir):
     """Whether another process trains in this folder: a script holds a lock on its file `lock`."""
     lock = run_dir / "lock"
-    if not lock.exists():
+    if fcntl is None or not lock.exists():
         return False
     with open(lock, "a") as file:
         try:

@@ -116,6 +116,10 @@ def make_buffer(capacity, T, obs_dim, action_dim):
     return psd.ReplayBuffer(capacity, T, obs_dim, action_dim, len(skill_of(1)), "cpu")
 
 
+def store_episode(buffer, episode, L):
+    buffer.add(episode, skill_of(L), L)
+
+
 def make(hidden=256, transitions=20_000, L=(10, 20), T=200):
     """Arguments, agent, and a buffer of random episodes of HalfCheetah's sizes."""
     args, _ = psd.parse_args(["--env-id", "HalfCheetah-v4", "--hidden-units", str(hidden)])
@@ -125,8 +129,7 @@ def make(hidden=256, transitions=20_000, L=(10, 20), T=200):
     rng = np.random.default_rng(0)
     for i in range(max(1, transitions // T)):
         episode = random_episode(rng, min(T, transitions), OBS_DIM, ACTION_DIM)
-        period = L[i % len(L)]
-        buffer.add(episode, skill_of(period), period)
+        store_episode(buffer, episode, L[i % len(L)])
     return args, agent, buffer
 
 
@@ -427,7 +430,7 @@ def epoch_of_size(hidden, rounds):
 
     def store():
         for episode in episodes:
-            buffer.add(episode, skill_of(L), L)
+            store_episode(buffer, episode, L)
 
     def statistics():
         for episode in episodes:
@@ -490,9 +493,8 @@ def memory(args):
 def fill_a_buffer(capacity=500_000, T=200, obs_dim=27, action_dim=8):
     """Prints the bytes that a full buffer takes, and those of one copy of its transitions."""
     rng = np.random.default_rng(0)
-    skill = torch.ones(len(skill_of(1)))
     small = make_buffer(1000, T, obs_dim, action_dim)
-    small.add(random_episode(rng, T, obs_dim, action_dim), skill)
+    small.add(random_episode(rng, T, obs_dim, action_dim), skill, 1)
     before = resident_bytes()
     buffer = make_buffer(capacity, T, obs_dim, action_dim)
     for _ in range(capacity // T + 100):  # some episodes more: the ring goes round

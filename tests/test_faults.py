@@ -246,6 +246,7 @@ def test_nohup_is_respected(tmp_path):
 
 
 def test_one_stop_delivered_twice_waits_for_the_save_and_a_later_one_does_not():
+    signal.signal(HANGUP, signal.SIG_DFL)  # the tests themselves may run under nohup
     received = psd.catch_signals()
     os.kill(os.getpid(), HANGUP)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -363,6 +364,15 @@ def test_the_checkpoint_stores_the_resolved_arguments(tmp_path):
     saved = torch.load(tmp_path / "runs/a/model.pt", weights_only=True)["args"]
     assert (saved["preset"], saved["hidden_units"], saved["L_max"]) == ("cpu", 128, 18)
     assert None not in [v for k, v in saved.items() if k != "resume"]
+
+
+@pytest.mark.parametrize("env_id", ["HalfCheetah-v4", "Ant-v4", "Pendulum-v1"])
+def test_the_cpu_preset_is_the_command_that_has_been_measured(env_id):
+    folder = REPO / "results" / env_id.split("-")[0].lower()
+    measured = torch.load(folder / "model.pt", weights_only=True)["args"]
+    preset, _ = psd.parse_args(["--env-id", env_id, "--preset", "cpu"])
+    names = set(vars(preset)) & set(measured) - {"preset", "run_name", "resume", "save_minutes"}
+    assert {name: getattr(preset, name) for name in names} == {k: measured[k] for k in names}
 
 
 def test_every_value_of_a_preset_is_an_argument():

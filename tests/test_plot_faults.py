@@ -177,6 +177,16 @@ def test_every_stored_json_passes_the_checks():
     assert count > 50
 
 
+def test_paths_of_different_kinds_are_refused(tmp_path):
+    """Of psd_metra.py: one skill with x and y, one with x alone."""
+    result = sample(num_skills=2)
+    for row, path in zip(result["skills"], [[[0.0, 1.0], [0.0, 1.0]], [[0.0, 1.0]]]):
+        row |= {"z": [1.0, 0.0], "path": path}
+    result["summary"]["travel"] = {"distance": 1.0, "direction_error": 2.0}
+    run = write_run(tmp_path / "run", result)
+    assert "'path' have different dimensions" in error_of("fig8", run)
+
+
 def test_text_of_the_json_is_no_formula(tmp_path):
     result = sample(num_skills=2)
     result["env_id"] = "a$\\bad$ \ud800"

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -147,7 +148,10 @@ def test_curves_of_a_resumed_run_stay_single(tmp_path):
 
 def start(*flags):
     command = [sys.executable, str(REPO / "psd.py"), *flags]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # a signal that the tests' own parent ignores, as nohup does, would be ignored there, too
+    listen = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, text=True, preexec_fn=listen, **pipes)
 
 
 def read_some(process):
