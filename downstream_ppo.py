@@ -64,7 +64,7 @@ try:
 except ImportError:  # Windows, where run folders are not locked
     fcntl = None
 
-HANGUP = getattr(signal, "SIGHUP", signal.SIGABRT)  # a closed terminal; Windows has no SIGHUP
+HANGUP = getattr(signal, "SIGHUP", signal.SIGABRT)  # a closed terminal; on Windows a stand-in
 SCRIPT = Path(__file__).stem  # stored in checkpoints; those of another script are refused
 
 
@@ -474,7 +474,8 @@ class Actor(nn.Module):
         # Half the range of the actions and its middle, not the flag --action-scale
         self.register_buffer("action_scale", torch.as_tensor(scale, dtype=torch.float32))
         self.register_buffer("action_bias", torch.as_tensor(bias, dtype=torch.float32))
-        # The constants of log pi(a) in `sample`: sqrt(2 pi) of the Gaussian, 4 scale of da/du
+        # The constants of log pi(a) in `sample`, per dimension: log(sqrt(2 pi)) of the Gaussian and
+        # log(scale) + 2 log(2) of log(da/du)
         self.log_constant = float(np.log(4 * scale * np.sqrt(2 * np.pi)).sum())
 
     def forward(self, obs, skill):
@@ -889,7 +890,7 @@ def check_numbers(args):
         is_allowed_zero = value == 0 and name in MAY_BE_ZERO
         if not is_positive and not is_allowed_zero:
             fail(f"{flag} cannot be {value}")
-        highest = AT_MOST.get(name, 2**63 - 1)
+        highest = AT_MOST.get(name, 2**63 - 1)  # the largest integer of torch; refuses inf, too
         if value > highest:
             fail(f"{flag} cannot be {value}: at most {highest} is possible here")
     gigabytes = 4e-9 * args.hidden_layers * args.hidden_units**2
@@ -977,7 +978,8 @@ def run_folder(args):
     """The folder of the run: the one to resume, or one below runs/."""
     if args.resume is not None:
         return Path(args.resume)
-    name = args.run_name or f"{args.env_id}__{SCRIPT}__{args.seed}__{int(time.time())}"
+    env_name = args.env_id.replace(":", "_")
+    name = args.run_name or f"{env_name}__{SCRIPT}__{args.seed}__{int(time.time())}"
     if Path(name).is_absolute() or ".." in Path(name).parts:
         fail(f"--run-name {name!r} leads out of runs/: choose a name below it")
     return Path("runs") / name
@@ -1070,7 +1072,8 @@ def read_checkpoint(path):
         if damaged is not None:
             raise zipfile.BadZipFile(damaged)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        checkpoint["script"]  # every script writes its name
+        if "script" not in checkpoint:
+            raise KeyError("script")
     except Exception as error:  # of many types
         fail(f"{path} is damaged or no checkpoint ({type(error).__name__})")
     return checkpoint
@@ -1159,7 +1162,7 @@ def explain(error, args, progress, run_dir):
 def resume_command(args, run_dir, progress):
     """What to type to train on."""
     command = ["python", os.path.relpath(__file__), "--resume", str(run_dir)]
-    if ":" in args.env_id:  # without which a module is not imported
+    if ":" in args.env_id:  # `saved_args` asks for it before a module is imported
         command += ["--env-id", args.env_id]
     if progress["epoch"] == args.total_epochs:
         command += ["--total-epochs", str(2 * args.total_epochs)]
@@ -1302,7 +1305,7 @@ def train(args, checkpoint, progress, run_dir):
 
     lock = open_run_folder(run_dir, is_new=checkpoint is None)
     if checkpoint is not None and checkpoint["saved_at"] != time_saved(run_dir / "resume.pt"):
-        # It was written after this process had read it and before it had the lock
+        # Another process saved between our load_checkpoint and our lock
         fail(f"{run_dir} has just been saved by another process: resume it again")
     if checkpoint is None and (run_dir / "downstream.json").exists():  # that of a control
         fail(f"{run_dir} holds the result of another run: choose another --run-name")

@@ -68,7 +68,7 @@ try:
 except ImportError:  # Windows, where run folders are not locked
     fcntl = None
 
-HANGUP = getattr(signal, "SIGHUP", signal.SIGABRT)  # a closed terminal; Windows has no SIGHUP
+HANGUP = getattr(signal, "SIGHUP", signal.SIGABRT)  # a closed terminal; on Windows a stand-in
 SCRIPT = Path(__file__).stem  # stored in checkpoints; those of another script are refused
 
 
@@ -186,7 +186,7 @@ AT_MOST = {  # catches slips of the keyboard before they fill the memory
     "episodes_per_epoch": 1_000,
     "episode_length": 1_000_000,
 }
-FIXED_ON_RESUME = [  # they shape what is stored; another preset would have no effect
+FIXED_ON_RESUME = [  # they shape what is stored; and `preset`, which sets defaults of new runs only
     "env_id", "preset", "terminate", "action_scale", "normalize_obs", "episode_length",
     "episodes_per_epoch", "buffer_size", "hidden_layers", "hidden_units", "num_skills",
 ]  # fmt: skip
@@ -310,7 +310,8 @@ class Actor(nn.Module):
         # Half the range of the actions and its middle, not the flag --action-scale
         self.register_buffer("action_scale", torch.as_tensor(scale, dtype=torch.float32))
         self.register_buffer("action_bias", torch.as_tensor(bias, dtype=torch.float32))
-        # The constants of log pi(a) in `sample`: sqrt(2 pi) of the Gaussian, 4 scale of da/du
+        # The constants of log pi(a) in `sample`, per dimension: log(sqrt(2 pi)) of the Gaussian and
+        # log(scale) + 2 log(2) of log(da/du)
         self.log_constant = float(np.log(4 * scale * np.sqrt(2 * np.pi)).sum())
 
     def forward(self, obs, skill):
@@ -388,7 +389,7 @@ class Agent(nn.Module):
         }
 
     def act(self, obs, skill, deterministic):
-        """What a rollout calls. In psd_metra.py the actor sees less than the rollout does."""
+        """What a rollout calls. In psd_metra.py this method cuts off a part of the observations."""
         return self.actor.act(obs, skill, deterministic)
 
 
@@ -536,7 +537,7 @@ class ReplayBuffer:
         self.actions[rows[:-1]] = torch.as_tensor(episode.actions, device=device)
         self.velocity[rows[:-1]] = torch.as_tensor(episode.velocity, device=device)
         self.terminated[rows] = False
-        last_transition = rows[-2:-1]  # a slice: with a single index a GPU would have to wait
+        last_transition = rows[-2:-1]  # not rows[-2], whose value the CPU would have to fetch
         self.terminated[last_transition] = episode.terminated
         self.head = (self.head + new_rows) % num_rows
 
@@ -549,10 +550,10 @@ class ReplayBuffer:
 
     def draw_episodes(self, weight, size):
         """`size` episodes, drawn with probabilities in proportion to integer (or bool) weights."""
-        # u is an integer from 0 to total - 1; it belongs to the first episode with cumulative > u
         cumulative = weight.cumsum(0)
         u = torch.rand(size, device=weight.device, dtype=torch.float64) * cumulative[-1]
-        return torch.searchsorted(cumulative, u.long(), right=True)
+        u = u.long()  # from 0 to total - 1; u belongs to the first episode with cumulative > u
+        return torch.searchsorted(cumulative, u, right=True)
 
     def rows(self, episode, t):
         """The row of an episode's observation at time t."""
@@ -585,7 +586,7 @@ def make_env(args, max_steps=None, **kwargs):
     """A checked environment. evaluate.py asks for other lengths than T, and for rendering."""
     gym.logger.min_level = gym.logger.ERROR  # v4 ids are deprecated, but used on purpose
     mujoco.set_mju_user_warning(lambda message: None)  # or HalfCheetah writes MUJOCO_LOG.TXT
-    if robot_name(args.env_id) == "Ant" and not args.env_id.endswith("v4"):
+    if args.env_id.split(":")[-1] in ("Ant", "Ant-v5"):  # without a version Gymnasium takes v5
         kwargs["include_cfrc_ext_in_observation"] = False  # no contact forces, as in v4
     if robot_name(args.env_id) in ROBOTS:  # phi has to see their global position (Appendix C)
         kwargs["exclude_current_positions_from_observation"] = False
@@ -704,8 +705,8 @@ def describe_presets():
     lines.append("--preset cpu, for every robot:")
     cells = [f"{name} {value}" for name, value in CPU_PRESET.items()]
     lines.append("    " + ", ".join(cells))
-    if CPU_PRESET_BY_ROBOT:
-        lines.append("--preset cpu, instead of that by robot:")
+    if CPU_PRESET_BY_ROBOT:  # some scripts have none
+        lines.append("--preset cpu, exceptions by robot:")
     for robot, values in CPU_PRESET_BY_ROBOT.items():
         cells = [f"{name} {value}" for name, value in values.items()]
         lines.append(f"    {robot:<12}" + ", ".join(cells))
@@ -790,7 +791,7 @@ def check_numbers(args):
         is_allowed_zero = value == 0 and name in MAY_BE_ZERO
         if not is_positive and not is_allowed_zero:
             fail(f"{flag} cannot be {value}")
-        highest = AT_MOST.get(name, 2**63 - 1)
+        highest = AT_MOST.get(name, 2**63 - 1)  # the largest integer of torch; refuses inf, too
         if value > highest:
             fail(f"{flag} cannot be {value}: at most {highest} is possible here")
     gigabytes = 4e-9 * args.hidden_layers * args.hidden_units**2
@@ -813,7 +814,8 @@ def run_folder(args):
     """The folder of the run: the one to resume, or one below runs/."""
     if args.resume is not None:
         return Path(args.resume)
-    name = args.run_name or f"{args.env_id}__{SCRIPT}__{args.seed}__{int(time.time())}"
+    env_name = args.env_id.replace(":", "_")
+    name = args.run_name or f"{env_name}__{SCRIPT}__{args.seed}__{int(time.time())}"
     if Path(name).is_absolute() or ".." in Path(name).parts:
         fail(f"--run-name {name!r} leads out of runs/: choose a name below it")
     return Path("runs") / name
@@ -903,7 +905,8 @@ def read_checkpoint(path):
         if damaged is not None:
             raise zipfile.BadZipFile(damaged)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        checkpoint["script"]  # every script writes its name
+        if "script" not in checkpoint:
+            raise KeyError("script")
     except Exception as error:  # of many types
         fail(f"{path} is damaged or no checkpoint ({type(error).__name__})")
     return checkpoint
@@ -941,7 +944,7 @@ def restore(checkpoint, agent, buffer):
     for name, new in vars(buffer).items():
         value = checkpoint["buffer"][name]
         if torch.is_tensor(new):
-            # A new buffer has all its rows and no episodes yet: there `value` may be longer
+            # A new buffer has all its rows, but no episodes yet: tensors per episode get longer
             if value.shape[1:] != new.shape[1:] or len(value) < len(new):
                 raise ValueError(f"buffer.{name} has the shape {tuple(value.shape)}")
             value = value.to(new.device)
@@ -993,7 +996,7 @@ def explain(error, args, progress, run_dir):
 def resume_command(args, run_dir, progress):
     """What to type to train on."""
     command = ["python", os.path.relpath(__file__), "--resume", str(run_dir)]
-    if ":" in args.env_id:  # without which a module is not imported
+    if ":" in args.env_id:  # `saved_args` asks for it before a module is imported
         command += ["--env-id", args.env_id]
     if progress["epoch"] == args.total_epochs:
         command += ["--total-epochs", str(2 * args.total_epochs)]
@@ -1059,7 +1062,7 @@ def train(args, checkpoint, progress, run_dir):
     signals = catch_signals()
     lock = open_run_folder(run_dir, is_new=checkpoint is None)
     if checkpoint is not None and checkpoint["saved_at"] != time_saved(run_dir / "resume.pt"):
-        # It was written after this process had read it and before it had the lock
+        # Another process saved between our load_checkpoint and our lock
         fail(f"{run_dir} has just been saved by another process: resume it again")
     # purge_step hides what a killed run logged after its last save
     writer = SummaryWriter(run_dir, purge_step=progress["global_step"] + 1)

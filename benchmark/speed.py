@@ -494,11 +494,11 @@ def fill_a_buffer(capacity=500_000, T=200, obs_dim=27, action_dim=8):
     """Prints the bytes that a full buffer takes, and those of one copy of its transitions."""
     rng = np.random.default_rng(0)
     small = make_buffer(1000, T, obs_dim, action_dim)
-    small.add(random_episode(rng, T, obs_dim, action_dim), skill, 1)
+    store_episode(small, random_episode(rng, T, obs_dim, action_dim), 10)
     before = resident_bytes()
     buffer = make_buffer(capacity, T, obs_dim, action_dim)
     for _ in range(capacity // T + 100):  # some episodes more: the ring goes round
-        buffer.add(random_episode(rng, T, obs_dim, action_dim), skill, 1)
+        store_episode(buffer, random_episode(rng, T, obs_dim, action_dim), 10)
     bytes_per_transition = 4 * obs_dim + 4 * action_dim + 4 + 1  # obs, action, velocity, end
     print(resident_bytes() - before, capacity * bytes_per_transition)
 
