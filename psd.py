@@ -180,10 +180,10 @@ ROBOTS = {
     "any other": (200, 5.0, 5.0, 3, 0.5, 10),
 }
 
-# --preset cpu (ours): values for every robot, then values that a robot has instead. With it
-# Walker2d, Hopper and Humanoid learn to move lying on the ground, and action_scale weakens their
-# motors. These three are trained in two runs: total_epochs ends the first, and docs/recipes.md has
-# the second.
+# --preset cpu (ours): values for every robot, then values that a robot has instead. An action_scale
+# below 1 weakens the motors. Walker2d, Hopper and Humanoid have terminate off and learn to move lying
+# on the ground: a known limit. The runs behind docs/recipes.md continue these three with other flags;
+# total_epochs is where they do.
 CPU_PRESET = {
     "normalize_obs": True,
     "adaptive_sampling": False,
@@ -414,9 +414,10 @@ def period_return(envs, agent, L, progress, args):
     """R_L of Section 3.4: the sum of r_PSD over an episode, averaged over several episodes."""
     # NOTE(paper): open, how to act. Here deterministically, and resets have seeds of their own.
     num_episodes = args.adaptive_episodes
-    period = torch.full((num_episodes,), L, device=agent.device)
+    period = torch.full((num_episodes,), float(L), device=agent.device)
     skill = embed_period(period, args.embed_dim)
-    key = (args.seed, progress["epoch"], L)  # seeds the resets, see `rollout`
+    # `rollout` takes the seeds of the resets from `key`, and the normalisation from `progress`
+    key = (args.seed, progress["epoch"], L)
     episodes = rollout(envs[:num_episodes], key, agent, skill, progress, deterministic=True)
     returns = []
     for i in range(num_episodes):
@@ -470,8 +471,7 @@ class Actor(nn.Module):
         # Half the range of the actions and its middle, not the flag --action-scale
         self.register_buffer("action_scale", torch.as_tensor(scale, dtype=torch.float32))
         self.register_buffer("action_bias", torch.as_tensor(bias, dtype=torch.float32))
-        # The constants of log pi(a) in `sample`, per dimension: log(sqrt(2 pi)) of the Gaussian and
-        # log(scale) + 2 log(2) of log(da/du)
+        # The constants of the log-probability in `sample`, where they are derived
         self.log_constant = float(np.log(4 * scale * np.sqrt(2 * np.pi)).sum())
 
     def forward(self, obs, skill):
@@ -485,7 +485,7 @@ class Actor(nn.Module):
         u = mean + log_std.exp() * noise
         # log pi(a) = log N(u) - log(da/du), where da/du = scale (1 - tanh(u)^2), and
         # log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which is exact for large |u| as well.
-        # First without the constants:
+        # The constants are log(sqrt(2 pi)) of N(u), log(scale) and 2 log 2: log_constant.
         log_pi = 2 * (u + F.softplus(-2 * u)) - log_std - 0.5 * noise**2
         log_pi = log_pi.sum(dim=-1) - self.log_constant
         action = torch.tanh(u) * self.action_scale + self.action_bias
@@ -695,6 +695,7 @@ class ReplayBuffer:
     def draw_episodes(self, weight, size):
         """`size` episodes, drawn with probabilities in proportion to integer (or bool) weights."""
         cumulative = weight.cumsum(0)
+        # float64, because float32 counts to 2^24 only
         u = torch.rand(size, device=weight.device, dtype=torch.float64) * cumulative[-1]
         u = u.long()  # from 0 to total - 1; u belongs to the first episode with cumulative > u
         return torch.searchsorted(cumulative, u, right=True)
@@ -951,6 +952,7 @@ def check_resume(args, defaults, progress):
 def move_bounds(args, given, progress):
     """A resumed run keeps its bounds of L, except those on the command line."""
     L_min, L_max, updated_once_min, updated_once_max = progress["bounds"]
+    # `given` is text: "None" stands for --L-min None, which is as good as no flag
     if given.L_min not in (None, "None"):
         L_min = args.L_min
     if given.L_max not in (None, "None"):
@@ -1101,7 +1103,7 @@ def load_checkpoint(path):
     """What resume.pt holds, checked."""
     if not path.is_file():
         fail(f"{path} is missing. Was the run stopped before its first save? Then start it anew")
-    saved_at = time_saved(path)
+    saved_at = time_saved(path)  # `train` compares it, once the run folder is locked
     checkpoint = read_checkpoint(path)
     if checkpoint["script"] != SCRIPT:
         fail(f"{path} was written by {checkpoint['script']}.py, not by {SCRIPT}.py")

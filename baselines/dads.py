@@ -257,8 +257,7 @@ class Actor(nn.Module):
         # Half the range of the actions and its middle, not the flag --action-scale
         self.register_buffer("action_scale", torch.as_tensor(scale, dtype=torch.float32))
         self.register_buffer("action_bias", torch.as_tensor(bias, dtype=torch.float32))
-        # The constants of log pi(a) in `sample`, per dimension: log(sqrt(2 pi)) of the Gaussian and
-        # log(scale) + 2 log(2) of log(da/du)
+        # The constants of the log-probability in `sample`, where they are derived
         self.log_constant = float(np.log(4 * scale * np.sqrt(2 * np.pi)).sum())
 
     def forward(self, obs, skill):
@@ -272,7 +271,7 @@ class Actor(nn.Module):
         u = mean + log_std.exp() * noise
         # log pi(a) = log N(u) - log(da/du), where da/du = scale (1 - tanh(u)^2), and
         # log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which is exact for large |u| as well.
-        # First without the constants:
+        # The constants are log(sqrt(2 pi)) of N(u), log(scale) and 2 log 2: log_constant.
         log_pi = 2 * (u + F.softplus(-2 * u)) - log_std - 0.5 * noise**2
         log_pi = log_pi.sum(dim=-1) - self.log_constant
         action = torch.tanh(u) * self.action_scale + self.action_bias
@@ -496,6 +495,7 @@ class ReplayBuffer:
     def draw_episodes(self, weight, size):
         """`size` episodes, drawn with probabilities in proportion to integer (or bool) weights."""
         cumulative = weight.cumsum(0)
+        # float64, because float32 counts to 2^24 only
         u = torch.rand(size, device=weight.device, dtype=torch.float64) * cumulative[-1]
         u = u.long()  # from 0 to total - 1; u belongs to the first episode with cumulative > u
         return torch.searchsorted(cumulative, u, right=True)
@@ -859,7 +859,7 @@ def load_checkpoint(path):
     """What resume.pt holds, checked."""
     if not path.is_file():
         fail(f"{path} is missing. Was the run stopped before its first save? Then start it anew")
-    saved_at = time_saved(path)
+    saved_at = time_saved(path)  # `train` compares it, once the run folder is locked
     checkpoint = read_checkpoint(path)
     if checkpoint["script"] != SCRIPT:
         fail(f"{path} was written by {checkpoint['script']}.py, not by {SCRIPT}.py")
