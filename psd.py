@@ -181,9 +181,9 @@ ROBOTS = {
 }
 
 # --preset cpu (ours): values for every robot, then values that a robot has instead. An action_scale
-# below 1 weakens the motors. Walker2d, Hopper and Humanoid have terminate off and learn to move lying
-# on the ground: a known limit. The runs behind docs/recipes.md continue these three with other flags;
-# total_epochs is where they do.
+# below 1 weakens the motors. Walker2d, Hopper and Humanoid have terminate off and learn to move
+# lying on the ground: a known limit. The runs behind docs/recipes.md continue these three with
+# other flags; total_epochs is where they do.
 CPU_PRESET = {
     "normalize_obs": True,
     "adaptive_sampling": False,
