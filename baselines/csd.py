@@ -251,6 +251,7 @@ def dual_loss(log_lam, constraint):
 
 def external_reward(velocity, v_star):
     """r_ext of Appendix C: v_x / v*, at most 1."""
+    # NOTE(paper): its coefficient is open. Here 0 by default, and 1 where the paper uses r_ext
     return (velocity / v_star).clamp(max=1.0)
 
 
@@ -394,7 +395,9 @@ class Agent(nn.Module):
 
 # --------------------------------------- Soft actor-critic ----------------------------------------
 def critic_loss(agent, batch, reward, alpha, gamma):
-    """Squared Bellman error of both critics. A terminated transition does not bootstrap."""
+    """Squared Bellman error of both critics."""
+    # NOTE(paper): open, what ends an episode. Here a terminated transition does not bootstrap, and
+    # one that is cut off at T does
     with torch.no_grad():
         next_actions, next_log_pi = agent.actor.sample(batch.next_obs, batch.skill)
         qf1_next, qf2_next = agent.target_critic(batch.next_obs, batch.skill, next_actions)
@@ -587,7 +590,8 @@ def make_env(args, max_steps=None, **kwargs):
     gym.logger.min_level = gym.logger.ERROR  # v4 ids are deprecated, but used on purpose
     mujoco.set_mju_user_warning(lambda message: None)  # or HalfCheetah writes MUJOCO_LOG.TXT
     if args.env_id.split(":")[-1] in ("Ant", "Ant-v5"):  # without a version Gymnasium takes v5
-        kwargs["include_cfrc_ext_in_observation"] = False  # no contact forces, as in v4
+        # NOTE(paper): the version is open. No contact forces in v5, as in v4
+        kwargs["include_cfrc_ext_in_observation"] = False
     if robot_name(args.env_id) in ROBOTS:  # phi has to see their global position (Appendix C)
         kwargs["exclude_current_positions_from_observation"] = False
     if not args.terminate:
