@@ -68,7 +68,7 @@ HANGUP = getattr(signal, "SIGHUP", signal.SIGABRT)  # a closed terminal; on Wind
 SCRIPT = Path(__file__).stem  # stored in checkpoints; those of another script are refused
 
 
-# ------------------------------------------- Arguments --------------------------------------------
+# ------------------------------------- Arguments --------------------------------------
 @dataclass
 class Args:
     task: str = "HalfCheetahHurdle-v0"
@@ -148,7 +148,7 @@ FIXED_ON_RESUME = [  # because they shape what is stored, or would make it anoth
 ]  # fmt: skip
 
 
-# --------------------------------------------- Tasks ----------------------------------------------
+# --------------------------------------- Tasks ----------------------------------------
 HALF_DEPTH = 0.05  # of a hurdle, in metres
 FRICTIONS = (0.5, 1.5, 2.0)  # of the feet, in turn
 FRICTION_STEPS = 100  # for which each friction lasts
@@ -292,7 +292,7 @@ def make_task(task, **kwargs):
     return gym.make(task, disable_env_checker=True, **kwargs)
 
 
-# ----------------------------------------- Frozen skills ------------------------------------------
+# ----------------------------------- Frozen skills ------------------------------------
 MAX_PERIODS = 16  # values of L to choose from
 HAS_PERIODS = ["psd", "psd_metra"]  # the scripts whose skills have an L
 # The scripts whose skills can be used, and whether the policy sees the global position
@@ -445,7 +445,7 @@ def step_together(envs, choices):
     return results
 
 
-# -------------------------------------------- Networks --------------------------------------------
+# -------------------------------------- Networks --------------------------------------
 class MLP(nn.Sequential):
     """Linear layers with ReLU in between, initialised as in the SAC code that the paper uses."""
 
@@ -538,7 +538,7 @@ class HighLevelAgent(nn.Module):
         return torch.multinomial(probabilities, 1, generator=generator).squeeze(-1).tolist()
 
 
-# ---------------------------------- Proximal policy optimisation ----------------------------------
+# ---------------------------- Proximal policy optimisation ----------------------------
 # The n decisions of an episode: what pi^h saw, (n, obs_dim), chose and earned; the number of steps
 # of the robot, and its x at the end
 Trajectory = namedtuple("Trajectory", "obs choices rewards steps distance")
@@ -605,7 +605,7 @@ def update(agent, batch, args):
     return metrics
 
 
-# ------------------------------------ Environment and rollouts ------------------------------------
+# ------------------------------ Environment and rollouts ------------------------------
 def make_skill_env(args, skills):
     return SkillEnv(make_task(args.task), skills, args.skill_steps)
 
@@ -652,7 +652,7 @@ def collect(envs, key, choose):
     return trajectories
 
 
-# ------------------------------------------- Evaluation -------------------------------------------
+# ------------------------------------- Evaluation -------------------------------------
 EVAL_STREAM = 7_000_000  # keeps the seeds of evaluation apart from those of training
 EVAL_ENVS = 20  # stepped together
 
@@ -805,7 +805,7 @@ def write_video(path, env, choose, seed):
     os.replace(temporary, path)
 
 
-# ---------------------------- Checking arguments, saving and resuming -----------------------------
+# ---------------------- Checking arguments, saving and resuming -----------------------
 def fail(message):
     """Exits with an error message and a non-zero exit code."""
     one_line = " ".join(message.split())
@@ -1176,7 +1176,7 @@ def say(text):
         sys.stdout = open(os.devnull, "w")
 
 
-# ---------------------------------------------- Main ----------------------------------------------
+# ---------------------------------------- Main ----------------------------------------
 def mean_metrics(metrics):
     """The mean of each metric over the updates of an epoch, read from the device in one go."""
     names = list(metrics[0])

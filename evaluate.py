@@ -65,7 +65,7 @@ MAX_GIGABYTES = 4.0  # of observations in one rollout
 MAX_SIZE = 100_000  # of anything that a checkpoint's arguments count
 
 
-# ------------------------------------------- Arguments --------------------------------------------
+# ------------------------------------- Arguments --------------------------------------
 RunPath = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
 
@@ -98,7 +98,7 @@ def fail(message):
     raise SystemExit(f"evaluate.py: error: {' '.join(str(message).split())}")
 
 
-# ------------------------------------- Calls into the scripts -------------------------------------
+# ------------------------------- Calls into the scripts -------------------------------
 # Every call of a script's function stands in this section.
 
 Statistics = namedtuple("Statistics", "mean std")  # of observations; NumPy, (obs_dim,) each
@@ -204,7 +204,7 @@ def check_pixels(run, env):
         run.script.check_env(env, run.args)
 
 
-# ------------------------------------ A policy in five lines --------------------------------------
+# ------------------------------ A policy in five lines --------------------------------
 def load(path, env_id=None, device="cpu"):
     """The policy of a checkpoint, from a run folder or a model.pt.
 
@@ -314,7 +314,7 @@ class SkillPolicy(Policy):
         return self.act_on(obs, skill_vector(self.run, None, z), deterministic)
 
 
-# ---------------------------------------- Kinds of scripts ----------------------------------------
+# ---------------------------------- Kinds of scripts ----------------------------------
 def unit_vectors(dimension, count):
     """(n, dimension): in two dimensions `count` of them evenly round the circle, else both ends of
     each axis."""
@@ -372,7 +372,7 @@ def kind_of(script, saved_args):
     return kind
 
 
-# -------------------------------------- Opening a checkpoint --------------------------------------
+# -------------------------------- Opening a checkpoint --------------------------------
 # Arguments of a run whose values are checked, if its script has them
 NUMBERS = "kappa action_scale"
 SIZES = """episode_length num_periods embed_dim latent_dim hidden_layers hidden_units skill_dim
@@ -554,7 +554,7 @@ def open_run(path, device="cpu", env_id=None):
     )
 
 
-# ------------------------------------------- The state --------------------------------------------
+# ------------------------------------- The state --------------------------------------
 PENDULUM = [("cos of angle", "1"), ("sin of angle", "1"), ("angular velocity", "rad/s")]
 FREE_JOINT = 0  # MuJoCo's numbers of joints
 JOINT_UNITS = {2: "m", 3: "rad"}  # a slide, a hinge
@@ -667,7 +667,7 @@ def picture(args, obs):
     return base64.b64encode(png.tobytes()).decode()
 
 
-# --------------------------------------- Skills to measure ----------------------------------------
+# --------------------------------- Skills to measure ----------------------------------
 @dataclass
 class Skill:
     """One skill to measure, and how it is rolled out."""
@@ -816,7 +816,7 @@ def check_memory(run, episodes, steps, advice):
         fail(f"{episodes} episodes of {steps} steps have {size}: {advice}")
 
 
-# ------------------------------------------- Measuring --------------------------------------------
+# ------------------------------------- Measuring --------------------------------------
 def verdict(period, L):
     """What the period says of the skill."""
     if period is None:
@@ -1091,7 +1091,7 @@ def shown_dimensions(rows, states, names, statistics):
     return best_first[:NUM_SHOWN].tolist()
 
 
-# -------------------------------------------- Summary ---------------------------------------------
+# -------------------------------------- Summary ---------------------------------------
 def direction_errors(displacements, z):
     """Degrees between each displacement (n, p) and its z (n, p), after the rotation or reflection
     of all z that fits best: METRA chooses which way the axes of phi_m lie. None for what rests.
@@ -1185,7 +1185,7 @@ def summarize(rows):
     return summary
 
 
-# -------------------------------------------- The JSON --------------------------------------------
+# -------------------------------------- The JSON --------------------------------------
 def versions():
     found = {"python": platform.python_version()}
     for name in ("torch", "gymnasium", "numpy", "mujoco"):
@@ -1271,7 +1271,7 @@ def evaluate(options):
     return result | measure_all(run, skills, options, statistics, names)
 
 
-# --------------------------------------------- Video ----------------------------------------------
+# --------------------------------------- Video ----------------------------------------
 PACKAGES = "on Debian: apt-get install libegl1 libgl1-mesa-dri"
 WHITE = (255, 255, 255)
 BLACK = (0, 0, 0)
@@ -1443,7 +1443,7 @@ def write_videos(options, out, rows):
         row["video"] = f"videos/{path.name}"
 
 
-# --------------------------------------------- Output ---------------------------------------------
+# --------------------------------------- Output ---------------------------------------
 def cell(value, form):
     """A number as text; nothing if it is unknown."""
     return "" if value is None else form.format(value)

@@ -25,7 +25,7 @@ PER_STEP = 8  # lags per step: at whole lags, 10/3 steps would first return afte
 MIN_STEPS = 4 * MIN_CYCLES  # a shorter record has no period
 
 
-# ---------------------------------------- Autocorrelation -----------------------------------------
+# ---------------------------------- Autocorrelation -----------------------------------
 def autocorrelation(x, max_lag, per_step=1):
     """The autocorrelation of x (n, D), summed over dimensions: 1 where x repeats exactly.
 
@@ -88,7 +88,7 @@ def standardize(states, detrend=True):
     return x[:, moves] / std[moves]
 
 
-# ------------------------------------------- The period -------------------------------------------
+# ------------------------------------- The period -------------------------------------
 def find_peaks(r, n):
     """The lags, in eighths of a step, of the peaks of r that stand out; r is of n steps."""
     # Peaks count up to n/2, though a period has to be n/3 or less: else the harmonic of a
@@ -154,7 +154,7 @@ def state_period(states, max_lag=None):
     return period, peak
 
 
-# ------------------------------------- Beside the period ------------------------------------------
+# ------------------------------- Beside the period ------------------------------------
 def spectrum(states, count=4, size=4096):
     """The paper's measure (Section 4, Figure 3), of states that have been normalised.
 
@@ -200,7 +200,7 @@ def return_error(states, lag):
     return float(np.sqrt(squared_distance.mean() / (2 * num_moving)))
 
 
-# ------------------------------------------ Command line ------------------------------------------
+# ------------------------------------ Command line ------------------------------------
 def fail(message):
     """Ends in one line, with a non-zero exit."""
     raise SystemExit(f"period.py: error: {' '.join(str(message).split())}")

@@ -77,7 +77,7 @@ def fail(message):
     raise SystemExit(f"plot.py: error: {' '.join(str(message).split())}")
 
 
-# -------------------------------------------- Reading ---------------------------------------------
+# -------------------------------------- Reading ---------------------------------------
 def evaluation_file(path):
     """The JSON of a run: evaluation.json of a folder, or the file itself."""
     path = Path(path)
@@ -133,7 +133,7 @@ def has_scalars(folder):
     return any(folder.glob("events.out.tfevents.*"))
 
 
-# --------------------------------------------- Checks ---------------------------------------------
+# --------------------------------------- Checks ---------------------------------------
 NUMBER = (int, float)
 NUMBER_OR_NULL = (int, float, type(None))
 RESULT_FIELDS = {
@@ -305,7 +305,7 @@ def check_numbers(values, num_axes, where):
         raise ValueError(f"{where} has something other than numbers")
 
 
-# ----------------------------------------- Parts of figures ---------------------------------------
+# ----------------------------------- Parts of figures ---------------------------------
 def trained_rows(result, most=6):
     """The trained L, or all L if none was. If there are more than `most`, evenly fewer."""
     rows = [row for row in result["skills"] if row["trained"]]
@@ -466,7 +466,7 @@ def stacked_parts(runs, height):
     return fig, parts[:, 0]
 
 
-# ---------------------------------- The spectra of Figures 3 and 7 --------------------------------
+# ---------------------------- The spectra of Figures 3 and 7 --------------------------
 def skill_key(result):
     """What the skills of a run are numbered by."""
     return "L" if has_L(result) else "skill"
@@ -527,7 +527,7 @@ def add_colour_bar(fig, axes, shades, label, aspect):
     whole_numbers(bar.ax.yaxis)
 
 
-# -------------------------------------------- Figures ---------------------------------------------
+# -------------------------------------- Figures ---------------------------------------
 @figure
 def fig1(runs):
     """Figure 1: the circles of several L in one latent space."""
@@ -1018,7 +1018,7 @@ def demo(runs):
     return fig
 
 
-# --------------------------------------------- Report ---------------------------------------------
+# --------------------------------------- Report ---------------------------------------
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em }}
@@ -1194,7 +1194,7 @@ def report_arguments(result):
     return "\n".join(lines)
 
 
-# ---------------------------------------------- Main ----------------------------------------------
+# ---------------------------------------- Main ----------------------------------------
 WITHOUT_L = ["fig3", "fig9"]  # figures that skills without L have, too
 OF_EVERY_Z = ["fig3", "fig8", "periods", "report"]  # the others show the first z of psd_metra.py
 OF_ONE_RUN = ["demo", "report"]

@@ -65,7 +65,7 @@ HANGUP = getattr(signal, "SIGHUP", signal.SIGABRT)  # a closed terminal; on Wind
 SCRIPT = Path(__file__).stem  # stored in checkpoints; those of another script are refused
 
 
-# ------------------------------------------- Arguments --------------------------------------------
+# ------------------------------------- Arguments --------------------------------------
 @dataclass
 class Args:
     env_id: str = "Ant-v4"
@@ -291,7 +291,7 @@ FIXED_ON_RESUME = [  # they shape what is stored; and `preset`, which sets defau
 ]  # fmt: skip
 
 
-# ------------------------------------------- The method -------------------------------------------
+# ------------------------------------- The method -------------------------------------
 def distance(x, y):
     return (x - y).norm(dim=-1)  # torch's norm has the gradient 0 at 0
 
@@ -444,7 +444,7 @@ def latent_statistics(phi, L, kappa):
     }
 
 
-# -------------------------------------------- Networks --------------------------------------------
+# -------------------------------------- Networks --------------------------------------
 class MLP(nn.Sequential):
     """Linear layers with ReLU in between, initialised as in the SAC code that the paper uses."""
 
@@ -549,7 +549,7 @@ class Agent(nn.Module):
         return self.actor.act(obs, skill, deterministic)
 
 
-# --------------------------------------- Soft actor-critic ----------------------------------------
+# --------------------------------- Soft actor-critic ----------------------------------
 def critic_loss(agent, batch, reward, alpha, gamma):
     """Squared Bellman error of both critics."""
     # NOTE(paper): open, what ends an episode. Here a terminated transition does not bootstrap, and
@@ -640,7 +640,7 @@ def update(agent, buffer, args, train_phi=True):
     return metrics
 
 
-# ----------------------------------------- Replay buffer ------------------------------------------
+# ----------------------------------- Replay buffer ------------------------------------
 # n + 1 observations, n actions, n forward velocities, and whether the episode was terminated
 # (True) or truncated at T (False)
 Episode = namedtuple("Episode", "obs actions velocity terminated")
@@ -725,7 +725,7 @@ class ReplayBuffer:
         )
 
 
-# ------------------------------------ Environment and rollouts ------------------------------------
+# ------------------------------ Environment and rollouts ------------------------------
 def robot_name(env_id):
     """Walker2d for Walker2d-v4 and for module:Walker2d-v4."""
     return env_id.split(":")[-1].split("-")[0]
@@ -844,7 +844,7 @@ def encode(agent, episode, skill):
     return agent.phi(obs, skill.expand(len(obs), -1))
 
 
-# ---------------------------- Checking arguments, saving and resuming -----------------------------
+# ---------------------- Checking arguments, saving and resuming -----------------------
 def fail(message):
     """Exits with an error message and a non-zero exit code."""
     one_line = " ".join(message.split())
@@ -1203,7 +1203,7 @@ def say(text):
         sys.stdout = open(os.devnull, "w")
 
 
-# ---------------------------------------------- Main ----------------------------------------------
+# ---------------------------------------- Main ----------------------------------------
 def mean_metrics(metrics):
     """The mean of each metric over the updates of an epoch, read from the device in one go."""
     names = list(metrics[0])

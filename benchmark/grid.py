@@ -331,7 +331,7 @@ def json_of(path, origin):
         fail(f"{path} is damaged, or not of {origin} ({kind}): make it anew, or move it away")
 
 
-# --------------------------------------------- Running --------------------------------------------
+# --------------------------------------- Running --------------------------------------
 def epochs_done(run_dir):
     """How far the weights in a run folder are trained; 0 if there are none that can be read."""
     path = run_dir / "model.pt"
@@ -443,7 +443,7 @@ def run_all(runs, folder, jobs):
     return failed
 
 
-# ---------------------------------- The table of true skills --------------------------------------
+# ---------------------------- The table of true skills --------------------------------
 def wilson(true, total, z=1.96):
     """The 95 % interval of a fraction that was seen `true` times in `total`."""
     p = true / total
@@ -502,7 +502,7 @@ def true_skills_text(rows):
     return "\n".join(lines) + "\n"
 
 
-# --------------------------------------------- Table 1 --------------------------------------------
+# --------------------------------------- Table 1 --------------------------------------
 METHODS = {  # the table's columns, by their names in the grid
     "diayn": "DIAYN",
     "dads": "DADS",
@@ -620,7 +620,7 @@ def alternatives(numbers):
     return " or ".join(f"{number:,}" for number in sorted(set(numbers)))
 
 
-# ---------------------------------------------- Main ----------------------------------------------
+# ---------------------------------------- Main ----------------------------------------
 def show_table(args, names):
     """Prints the table of a grid, and writes it to --out. Returns False if there are no numbers."""
     source = Path(args.read or Path("runs") / args.grid)

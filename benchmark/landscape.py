@@ -75,7 +75,7 @@ def check_args(args):
         fail(f"--out {out} has to end in .json, in a folder that exists")
 
 
-# ------------------------------------ What is taken from psd.py -----------------------------------
+# ------------------------------ What is taken from psd.py -----------------------------
 def encoder_objective(phi, L, k, lam_1, lam_2):
     """Eq. (7) of tables phi (..., P, d): their J, (...)."""
     phi_next = phi.roll(-1, -2)
@@ -96,7 +96,7 @@ def earnings(phi, L, kappa=10.0):
     return r_psd.mean(dim=-1), bonus.mean(dim=-1)
 
 
-# -------------------------------------------- Landscape -------------------------------------------
+# -------------------------------------- Landscape -------------------------------------
 def starting_tables(P, L, d):
     """Circles (3, P, d) with one, two and three turns, of half the right size, with some noise."""
     turns = np.arange(1, 4)[:, None]

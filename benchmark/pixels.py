@@ -72,7 +72,7 @@ def check_args(args):
         fail(f"--test-episodes {args.test_episodes} leaves an L without: give one for each L")
 
 
-# ---------------------------------- What is taken from psd_pixel.py -------------------------------
+# ---------------------------- What is taken from psd_pixel.py -------------------------
 def pixel_arguments(args):
     """The arguments of psd_pixel.py that go with ours."""
     size = str(args.image_size)
@@ -148,7 +148,7 @@ def circle_statistics(phi, frames, L, pixel_args):
     return psd_pixel.latent_statistics(latents, int(L), pixel_args.kappa)
 
 
-# --------------------------------------------- Episodes -------------------------------------------
+# --------------------------------------- Episodes -------------------------------------
 def play(args, pixel_args):
     """Frames (n, T + 1, 3, size, size), states (n, T + 1, dim), and L (n,) of the episodes."""
     policy = evaluate.load(args.skills)
@@ -183,7 +183,7 @@ def play_episode(env, policy, L, noise, rng, seed):
     return np.array(frames), np.array(states)
 
 
-# ---------------------------------------------- Probes --------------------------------------------
+# ---------------------------------------- Probes --------------------------------------
 def gradient_step(optimizer, loss):
     optimizer.zero_grad()
     loss.backward()
@@ -265,7 +265,7 @@ def print_statistics(phi, frames, L, pixel_args):
     print(f"  L = {int(L[0])}: {', '.join(texts)}")
 
 
-# ---------------------------------------------- Main ----------------------------------------------
+# ---------------------------------------- Main ----------------------------------------
 def main(argv=None):
     args = tyro.cli(Args, args=argv, description=__doc__)
     check_args(args)

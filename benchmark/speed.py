@@ -96,7 +96,7 @@ def interleave(functions, rounds):
     return {name: float(np.median(values)) for name, values in times.items()}
 
 
-# ------------------------------------ What is taken from psd.py -----------------------------------
+# ------------------------------ What is taken from psd.py -----------------------------
 def random_episode(rng, length, obs_dim, action_dim):
     def uniform(*shape):
         return rng.uniform(-1, 1, shape).astype(np.float32)
@@ -179,7 +179,7 @@ def measure_episode(agent, episode, skill, L, psd_args):
     psd.latent_statistics(latents, L, psd_args.kappa)
 
 
-# -------------------------------------------- Updates ---------------------------------------------
+# -------------------------------------- Updates ---------------------------------------
 def sb3_update(hidden, obs_dim, action_dim):
     """One gradient step of stable-baselines3's SAC, on the same sizes and kind of data."""
     try:
@@ -270,7 +270,7 @@ def update_of_size(hidden, rounds):
     return result
 
 
-# ------------------------------------------- Collection -------------------------------------------
+# ------------------------------------- Collection -------------------------------------
 def collect_speed(args):
     """3: eight episodes with the policy in the loop, against SyncVectorEnv and raw mj_step."""
     rounds = max(3, args.rounds // 3)
@@ -412,7 +412,7 @@ def batch_way(envs, policy, T):
     return run
 
 
-# ----------------------------------------- Epoch, growth ------------------------------------------
+# ----------------------------------- Epoch, growth ------------------------------------
 def epoch_speed(args):
     """4: one whole epoch on HalfCheetah, and the share of each part."""
     return {f"hidden {hidden}": epoch_of_size(hidden, args.rounds) for hidden in args.hidden}
@@ -480,7 +480,7 @@ def growth(args):
     return result
 
 
-# --------------------------------------------- Memory ---------------------------------------------
+# --------------------------------------- Memory ---------------------------------------
 def memory(args):
     """6: memory of a buffer full of Ant transitions, in a process of its own."""
     code = f"import sys; sys.path.insert(0, {str(HERE)!r}); import speed; speed.fill_a_buffer()"
@@ -508,7 +508,7 @@ def resident_bytes():
     return pages * resource.getpagesize()
 
 
-# ---------------------------------------------- Main ----------------------------------------------
+# ---------------------------------------- Main ----------------------------------------
 def show(result, indent=""):
     for name, value in result.items():
         if isinstance(value, dict):
