@@ -26,7 +26,8 @@ Names: `period` is the paper's period variable L (the motion takes 2L steps); `s
 networks are conditioned on, here Embed(L). NOTE(paper) marks what the paper leaves open, and what
 this script does there.
 
-Not in the paper, and off by default: --radius-coef, --action-scale, --normalize-obs, --preset cpu.
+Not in the paper, and off by default: radius_bonus, tempo and regularity (docs/traps.md),
+--action-scale, --normalize-obs, --preset cpu.
 """
 
 import argparse
@@ -126,6 +127,12 @@ class Args:
     """cap on the slack of a satisfied constraint"""
     kappa: float = 10.0
     """sharpness of r_PSD, Eq. (8)"""
+    psd_coef: float = 1.0
+    """coefficient of r_PSD; 1 is the paper's reward"""
+    tempo_coef: float = 0.0
+    """coefficient of the tempo term (ours; 0 is the paper's reward)"""
+    regularity_coef: float = 0.0
+    """coefficient of the regularity term, times tempo (ours; 0 is the paper's reward)"""
     radius_coef: float = 0.0
     """coefficient of the radius bonus (ours; 0 is the paper's reward)"""
     ext_coef: float = 0.0
@@ -272,6 +279,7 @@ CPU_PRESET_BY_ROBOT = {
 
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
+MAY_BE_ZERO += ["psd_coef", "tempo_coef", "regularity_coef"]
 AT_MOST = {  # catches slips of the keyboard before they fill the memory
     "gamma": 1,
     "tau": 1,
@@ -344,6 +352,34 @@ def radius_bonus(phi_next, L):
     step. A smaller circle with fewer steps per turn has the same step length, but not the radius.
     """
     return (2 * phi_next.norm(dim=-1) / L).clamp(max=1.0)
+
+
+def tempo(phi_s, phi_next, L):
+    """Ours, not the paper's: min(rho, 1 / rho), where rho is the angle of a step at the origin over
+    pi/L. 1 at the right tempo, P/2L on a circle of period P < 2L, 0 at rest."""
+    chord = distance(F.normalize(phi_s, dim=-1), F.normalize(phi_next, dim=-1))
+    angle = 2 * torch.asin((chord / 2).clamp(max=1.0))
+    rho = angle * L / torch.pi
+    return torch.minimum(rho, 1 / rho.clamp(min=1e-6))
+
+
+def decode(agent, phi, L, skill):
+    """Ours: the state as a function g of the phase, g(2 phi_L(s) / L, Embed(L)); (B, obs_dim)."""
+    return agent.decoder(2 * phi / L[:, None], skill)
+
+
+def decoding_error(decoded, obs):
+    """Ours: the squared error per sample, (B,), each dimension over its variance in the batch."""
+    variance = obs.var(dim=0)  # (obs_dim,)
+    moves = variance > 1e-6
+    error = torch.where(moves, (decoded - obs) ** 2 / variance.clamp(min=1e-6), 0.0)
+    return error.sum(dim=-1) / moves.sum().clamp(min=1)
+
+
+def regularity(decoded, obs):
+    """Ours, not the paper's: 1 - the decoding error, at least 0. It is 1 if the state is a function
+    of the phase. Then the motion is a closed curve: it repeats itself, and once per turn."""
+    return (1 - decoding_error(decoded, obs)).clamp(min=0.0)
 
 
 def external_reward(velocity, v_star):
@@ -533,6 +569,8 @@ class Agent(nn.Module):
         # NOTE(paper): the first temperature and the target entropy are open
         self.log_alpha = nn.Parameter(torch.zeros(()))  # a temperature of 1
         self.target_entropy = -float(action_dim)
+        if args.regularity_coef > 0:
+            self.decoder = MLP(args.latent_dim + args.embed_dim, layers, units, obs_dim)
         self.device = torch.device(device)
         self.to(self.device)
 
@@ -543,6 +581,9 @@ class Agent(nn.Module):
             "actor": torch.optim.Adam(self.actor.parameters(), args.sac_lr, fused=fused),
             "alpha": torch.optim.Adam([self.log_alpha], args.alpha_lr, fused=fused),
         }
+        if args.regularity_coef > 0:
+            decoder = torch.optim.Adam(self.decoder.parameters(), args.phi_lr, fused=fused)
+            self.optimizers["decoder"] = decoder
 
     def act(self, obs, skill, deterministic):
         """What a rollout calls. In psd_metra.py this method cuts off a part of the observations."""
@@ -601,15 +642,31 @@ def update(agent, buffer, args, train_phi=True):
         agent.optimizers["phi"].step()
         metrics.update(phi_metrics)
 
+        if args.regularity_coef > 0:  # ours: it does not touch the encoder
+            decoded = decode(agent, phi_s.detach(), L, skill)
+            decoder_loss = decoding_error(decoded, obs[0]).mean()
+            agent.optimizers["decoder"].zero_grad()
+            decoder_loss.backward()
+            agent.optimizers["decoder"].step()
+            metrics["losses/decoder_loss"] = decoder_loss.detach()
+
     # Line 9: rewards of a fresh batch, from the encoder just updated
     batch = buffer.sample(args.batch_size)
     L = batch.period
     with torch.no_grad():
         pair = torch.stack([batch.obs, batch.next_obs])  # (2, B, obs_dim)
         phi_s, phi_next = agent.phi(pair, batch.skill.expand(2, -1, -1))  # (B, d) each
-        reward = psd_reward(phi_s, phi_next, L, args.kappa)
+        in_tempo = tempo(phi_s, phi_next, L)
+        reward = args.psd_coef * psd_reward(phi_s, phi_next, L, args.kappa)
+        reward += args.tempo_coef * in_tempo
         reward += args.radius_coef * radius_bonus(phi_next, L)
         reward += args.ext_coef * external_reward(batch.velocity, args.v_star)
+        if args.regularity_coef > 0:
+            decoded = decode(agent, phi_next, L, batch.skill)
+            regular = regularity(decoded, batch.next_obs)
+            reward += args.regularity_coef * in_tempo * regular  # so that rest earns none of it
+            metrics["psd/regularity"] = regular.mean()
+        metrics["psd/tempo"] = in_tempo.mean()
 
     # Line 10: soft actor-critic
     alpha = agent.log_alpha.detach().exp()

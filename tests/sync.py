@@ -80,6 +80,7 @@ EXCEPTIONS |= {
         "make_env": "what is seen is rendered, and the state may be anything",
         "ReplayBuffer": "frames of uint8, of which it makes stacks and crops",
         "sample_triplets": "stacks of frames",
+        "update": "without the terms of ours that are under study",
         "Actor": "behind a CNN",
         "Critic": "behind a CNN",
         "Agent": "a CNN for phi, and one for actor and critic",
@@ -92,6 +93,7 @@ EXCEPTIONS |= {
     for name, reason in {
         "ROBOTS": "Table 5 has sizes by robot, of z and of the networks",
         "ROBOT_COLUMNS": "Table 5 has sizes by robot, of z and of the networks",
+        "Args.psd_coef": "alpha_PSD of Eq. (10)",
         "CPU_PRESET": "the measured command with METRA",
         "CPU_PRESET_BY_ROBOT": "the measured command with METRA",
         "make_env": POSITION,

@@ -23,7 +23,19 @@ def logged_keys(tmp_path_factory):
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        psd.main([*TINY, "--total-epochs", "4", "--adaptive-interval", "3", "--run-name", "a"])
+        psd.main(
+            [
+                *TINY,
+                "--total-epochs",
+                "4",
+                "--adaptive-interval",
+                "3",
+                "--run-name",
+                "a",
+                "--regularity-coef",
+                "1",
+            ]
+        )
     for number, handler in handlers.items():
         signal.signal(number, handler)
     tags = EventAccumulator(str(folder / "runs/a")).Reload().Tags()["scalars"]

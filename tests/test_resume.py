@@ -59,9 +59,11 @@ def in_tmp_path(tmp_path, monkeypatch):
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("normalize", ["--normalize-obs", "--no-normalize-obs"])
-def test_n_and_n_epochs_are_two_n(tmp_path, normalize):
-    flags = [*TINY, *MOVING, normalize]  # 8 epochs of 3 episodes of 40 steps: the ring wraps
+@pytest.mark.parametrize(
+    "term", ["--normalize-obs", "--no-normalize-obs", "--regularity-coef 1 --tempo-coef 1"]
+)
+def test_n_and_n_epochs_are_two_n(tmp_path, term):
+    flags = [*TINY, *MOVING, *term.split()]  # 8 epochs of 3 episodes of 40 steps: the ring wraps
     whole = run(*flags, "--run-name", "whole", "--total-epochs", "8", tmp_path=tmp_path)
     assert whole["progress"]["bounds"] != (5, 8, False, False)
     assert whole["buffer"]["head"] < 8 * 3 * 41
