@@ -1211,7 +1211,7 @@ def read_checkpoint(path):
         if damaged is not None:
             raise zipfile.BadZipFile(damaged)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        if "script" not in checkpoint:
+        if not isinstance(checkpoint, dict) or "script" not in checkpoint:
             raise KeyError("script")
     except Exception as error:  # of many types
         fail(f"{path} is damaged or no checkpoint ({type(error).__name__})")

@@ -719,7 +719,7 @@ BAD_SKILLS = {
         lambda good: changed(good, "args", action_scale=float("nan")),
         "action_scale nan",
     ),
-    "a list": (lambda good: [good], "is damaged or no checkpoint (TypeError)"),
+    "a list": (lambda good: ["script", good], "is damaged or no checkpoint (KeyError)"),
 }
 
 
