@@ -656,17 +656,18 @@ def update(agent, buffer, args, train_phi=True):
     with torch.no_grad():
         pair = torch.stack([batch.obs, batch.next_obs])  # (2, B, obs_dim)
         phi_s, phi_next = agent.phi(pair, batch.skill.expand(2, -1, -1))  # (B, d) each
-        in_tempo = tempo(phi_s, phi_next, L)
         reward = args.psd_coef * psd_reward(phi_s, phi_next, L, args.kappa)
-        reward += args.tempo_coef * in_tempo
         reward += args.radius_coef * radius_bonus(phi_next, L)
         reward += args.ext_coef * external_reward(batch.velocity, args.v_star)
+        if args.tempo_coef > 0 or args.regularity_coef > 0:
+            in_tempo = tempo(phi_s, phi_next, L)
+            reward += args.tempo_coef * in_tempo
+            metrics["psd/tempo"] = in_tempo.mean()
         if args.regularity_coef > 0:
             decoded = decode(agent, phi_next, L, batch.skill)
             regular = regularity(decoded, batch.next_obs)
             reward += args.regularity_coef * in_tempo * regular  # so that rest earns none of it
             metrics["psd/regularity"] = regular.mean()
-        metrics["psd/tempo"] = in_tempo.mean()
 
     # Line 10: soft actor-critic
     alpha = agent.log_alpha.detach().exp()
