@@ -51,6 +51,7 @@ HERE = Path(__file__).resolve().parent
 TOOLS = ("evaluate", "period", "play", "plot")  # beside the scripts; none has checkpoints
 STREAM = 20250  # sets the seeds of evaluation apart from those of training
 VERDICTS = {"true": 0.05, "close": 0.10}  # largest relative error of the period against 2L
+MAX_TILT = 0.8  # of an upright HalfCheetah, in radians
 NUM_RANDOM = 16  # "skills" of random actions
 NUM_SHOWN = 3  # state dimensions that the JSON stores
 NUM_SWITCHED = 6  # L in the rollout that switches
@@ -177,6 +178,11 @@ def trained_periods(run):
 def latent_statistics(run, latents, L):
     """r_psd and radius, among others, of the latents (n + 1, d) of an episode."""
     return run.script.latent_statistics(torch.as_tensor(latents), L, run.args.kappa)
+
+
+def robot_name(run):
+    """Walker2d for Walker2d-v4."""
+    return run.script.robot_name(run.args.env_id)
 
 
 def side_length(run, L):
@@ -362,7 +368,7 @@ def kind_of(script, saved_args):
     if not kinds:
         fail(f"{script.__name__}.py has neither L nor z: evaluate.py cannot measure it")
     kind = kinds[0]
-    functions = "Args Agent make_env rollout"
+    functions = "Args Agent make_env rollout robot_name"
     if kind.has_L:
         functions += " embed_period encode latent_statistics side_length candidate_periods"
     functions += " check_env" if kind.has_pixels else " observation_statistics"
@@ -849,25 +855,47 @@ def about_equal(period, other):
 
 
 def common_period(periods):
-    """The median, if more than half of the episodes have about this period, or None."""
+    """The median, if all episodes but one have about this period, or None."""
     found = sorted(period for period in periods if period is not None)
     if not found:
         return None
     median = found[(len(found) - 1) // 2]  # measured: the mean of 12 and 36 would be neither
     num_agree = sum(about_equal(period, median) for period in found)
-    return median if 2 * num_agree > len(periods) else None
+    needed = max(len(periods) - 1, 1)
+    return median if num_agree >= needed else None
+
+
+def steps_on_feet(run, env, trajectory):
+    """Of the first T steps of an episode, those that the robot is on its feet; None if unknown.
+
+    A robot that may fall ends its episode by falling. HalfCheetah has no such end: there the steps
+    count in which the torso tilts by less than MAX_TILT."""
+    T = run.args.episode_length
+    robot = state_env(run, env)
+    if robot_name(run) == "HalfCheetah":
+        names = [name for name, _ in dimensions(robot, run.args)]
+        pitch = trajectory[1 : T + 1, names.index("rooty")]
+        return int((np.abs(pitch) < MAX_TILT).sum())
+    if getattr(robot.unwrapped, "_terminate_when_unhealthy", False):
+        return min(len(trajectory) - 1, T)
+    return None
 
 
 def roll_out(run, skill, num_episodes):
-    """Episodes of one skill, and the states of each, (n + 1, D)."""
+    """Episodes of one skill, the states of each, (n + 1, D), and the share of T on its feet."""
     envs = [recorded_env(run, skill.steps) for _ in range(num_episodes)]
     vectors = skill.vector.expand(num_episodes, -1)
     episodes = rollout(run, envs, skill.key, skill.actor, vectors)
     states = []
+    on_feet = []
     for env, episode in zip(envs, episodes):
         states.append(states_of(run, env, episode))
+        on_feet.append(steps_on_feet(run, env, states[-1]))
         env.close()
-    return episodes, states
+    upright = None
+    if None not in on_feet:
+        upright = rounded(np.mean(on_feet) / run.args.episode_length)
+    return episodes, states, upright
 
 
 def mean_return_error(records, lag):
@@ -1002,16 +1030,16 @@ def measure(run, skill, options, statistics):
     """Everything about one skill: its row, and the states of the episode to draw, (n + 1, D).
 
     `statistics` are those of the state under random actions."""
-    episodes, states = roll_out(run, skill, options.episodes)
+    episodes, states, upright = roll_out(run, skill, options.episodes)
     T = run.args.episode_length
     z = None if skill.z is None else rounded(skill.z.tolist())
     if skill.L is None:
         row, _ = measure_state(episodes, states, statistics, T, lag=None)
         drawn = row["episode"]
-        return {"skill": skill.index, "z": z} | row, states[drawn]
+        return {"skill": skill.index, "z": z, "upright": upright} | row, states[drawn]
     row, period = measure_state(episodes, states, statistics, T, lag=2 * skill.L)
     drawn = row["episode"]
-    row = {"L": skill.L} | row
+    row = {"L": skill.L, "upright": upright} | row
     row["period_error"] = None if period is None else rounded(period / (2 * skill.L) - 1, 6)
     row["verdict"] = verdict(period, skill.L)
     row |= measure_circle(run, skill, episodes, drawn)
@@ -1178,6 +1206,9 @@ def summarize(rows):
         summary["trained"] = len(trained)
         summary["trained_within_5_percent"] = count_within(trained, 0.05)
         summary["trained_within_10_percent"] = count_within(trained, 0.10)
+        for name in ("return_error", "upright", "speed"):
+            known = [row[name] for row in trained if row[name] is not None]
+            summary[f"trained_{name}"] = rounded(mean_or_none(known))
     else:
         summary["with_period"] = sum(row["period"] is not None for row in rows)
     summary["state_period"] = spread([row["period"] for row in rows])
@@ -1461,12 +1492,14 @@ def period_cells(row, num_episodes):
         "2L": str(2 * row["L"]),
         "period": cell(row["period"], "{:.1f}") or "none",
         "error": percent(row["period_error"], "{:+.1f} %"),
+        "return": cell(row["return_error"], "{:.2f}"),
+        "agree": f"{row['agree']}/{num_episodes}",
+        "upright": percent(row["upright"], "{:.0f} %"),
+        "speed": cell(row["speed"], "{:.2f}"),
         "r_PSD": cell(row["r_psd"], "{:.2f}"),
         "1-step": percent(row["one_step"]["error"]),
         "L-step": percent(row["L_step"]["error"]),
         "radius": cell(row["radius"], "{:.2f}"),
-        "return": cell(row["return_error"], "{:.2f}"),
-        "agree": f"{row['agree']}/{num_episodes}",
     }
     if "z" in row:
         cells["z"] = " ".join(f"{component:+.2f}" for component in row["z"])
@@ -1484,6 +1517,7 @@ def skill_cells(row, num_episodes):
         "strongest": cell(strongest_period(row), "{:.1f}"),
         "peak": cell(row["peak"], "{:.2f}"),
         "return": cell(row["return_error"], "{:.2f}"),
+        "upright": percent(row["upright"], "{:.0f} %"),
         "speed": cell(row["speed"], "{:.2f}"),
         "length": f"{row['episode_length']:.0f}",
         "agree": f"{row['agree']}/{num_episodes}",
@@ -1499,6 +1533,14 @@ def period_summary(summary):
     line = f"{summary['skills']} skills: {within_5} within 5 %, {within_10} within 10 % of 2L; "
     line += f"of the trained ones {trained_5} and {trained_10} of {summary['trained']}"
     lines = [f"{line}   (* never trained)"]
+    means = {
+        "return error": cell(summary["trained_return_error"], "{:.2f}"),
+        "upright": percent(summary["trained_upright"], "{:.0f} %"),
+        "speed": cell(summary["trained_speed"], "{:.2f} m/s"),
+    }
+    known = [f"{name} {text}" for name, text in means.items() if text]
+    if known:
+        lines.append(f"means over the trained ones: {', '.join(known)}")
     travel = summary.get("travel")
     if travel is not None and travel["distance"] is not None:
         line = f"distance {travel['distance']:.2f}; "

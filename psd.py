@@ -26,8 +26,8 @@ Names: `period` is the paper's period variable L (the motion takes 2L steps); `s
 networks are conditioned on, here Embed(L). NOTE(paper) marks what the paper leaves open, and what
 this script does there.
 
-Not in the paper, and off by default: radius_bonus, tempo and regularity (docs/traps.md),
---action-scale, --normalize-obs, --preset cpu.
+Not in the paper, and off by default: turn, regularity and radius_bonus (docs/traps.md),
+--action-scale, --max-pitch, --normalize-obs, --preset cpu.
 """
 
 import argparse
@@ -97,6 +97,8 @@ class Args:
     """T, the maximum length of an episode (None: by robot)"""
     terminate: bool = True
     """end an episode when the robot falls, as Gymnasium does; the paper does not say"""
+    max_pitch: float = 0.0
+    """end a HalfCheetah's episode when it tilts by more than this, in radians (ours; 0: never)"""
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     normalize_obs: bool = False
@@ -129,14 +131,16 @@ class Args:
     """sharpness of r_PSD, Eq. (8)"""
     psd_coef: float = 1.0
     """coefficient of r_PSD; 1 is the paper's reward"""
-    tempo_coef: float = 0.0
-    """coefficient of the tempo term (ours; 0 is the paper's reward)"""
+    turn_coef: float = 0.0
+    """coefficient of the turn term (ours; 0 is the paper's reward)"""
     regularity_coef: float = 0.0
-    """coefficient of the regularity term, times tempo (ours; 0 is the paper's reward)"""
+    """coefficient of the regularity term, times turn (ours; 0 is the paper's reward)"""
     radius_coef: float = 0.0
     """coefficient of the radius bonus (ours; 0 is the paper's reward)"""
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
+    ext_in_turn: bool = False
+    """pay r_ext times turn, so that moving forward out of tempo earns nothing (ours)"""
     v_star: float | None = None
     """v*, the forward velocity at which r_ext reaches 1 (None: by robot)"""
 
@@ -279,7 +283,7 @@ CPU_PRESET_BY_ROBOT = {
 
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
-MAY_BE_ZERO += ["psd_coef", "tempo_coef", "regularity_coef"]
+MAY_BE_ZERO += ["psd_coef", "turn_coef", "regularity_coef", "max_pitch"]
 AT_MOST = {  # catches slips of the keyboard before they fill the memory
     "gamma": 1,
     "tau": 1,
@@ -294,7 +298,7 @@ AT_MOST = {  # catches slips of the keyboard before they fill the memory
     "episode_length": 1_000_000,
 }
 FIXED_ON_RESUME = [  # they shape what is stored; and `preset`, which sets defaults of new runs only
-    "env_id", "preset", "terminate", "action_scale", "normalize_obs", "episode_length",
+    "env_id", "preset", "terminate", "max_pitch", "action_scale", "normalize_obs", "episode_length",
     "episodes_per_epoch", "buffer_size", "hidden_layers", "hidden_units", "latent_dim", "embed_dim",
 ]  # fmt: skip
 
@@ -354,13 +358,16 @@ def radius_bonus(phi_next, L):
     return (2 * phi_next.norm(dim=-1) / L).clamp(max=1.0)
 
 
-def tempo(phi_s, phi_next, L):
-    """Ours, not the paper's: min(rho, 1 / rho), where rho is the angle of a step at the origin over
-    pi/L. 1 at the right tempo, P/2L on a circle of period P < 2L, 0 at rest."""
-    chord = distance(F.normalize(phi_s, dim=-1), F.normalize(phi_next, dim=-1))
-    angle = 2 * torch.asin((chord / 2).clamp(max=1.0))
-    rho = angle * L / torch.pi
-    return torch.minimum(rho, 1 / rho.clamp(min=1e-6))
+def turn(phi_s, phi_next, L):
+    """Ours, not the paper's: 1 if phi_L(s_{t+1}) is phi_L(s_t) turned by pi/L on the circle of
+    diameter L. It falls with the distance from there, to 0 at two sides of the 2L-gon, and with
+    the radius: a step in the wrong direction, or near the origin, earns nothing."""
+    x, y = phi_s.unbind(dim=-1)  # (B,) each: a direction of rotation takes d = 2
+    cos = torch.cos(torch.pi / L)
+    sin = torch.sin(torch.pi / L)
+    turned = torch.stack([cos * x - sin * y, sin * x + cos * y], dim=-1)  # (B, 2)
+    error = distance(phi_next, turned) / side_length(L)
+    return radius_bonus(phi_next, L) * (1 - error / 2).clamp(min=0.0) ** 2
 
 
 def decode(agent, phi, L, skill):
@@ -368,18 +375,28 @@ def decode(agent, phi, L, skill):
     return agent.decoder(2 * phi / L[:, None], skill)
 
 
-def decoding_error(decoded, obs):
-    """Ours: the squared error per sample, (B,), each dimension over its variance in the batch."""
-    variance = obs.var(dim=0)  # (obs_dim,)
-    moves = variance > 1e-6
+def decoding_error(decoded, obs, variance):
+    """Ours: the squared error over the variance, (B,), the mean over dimensions that move."""
+    moves = obs.var(dim=0) > 1e-6  # (obs_dim,)
     error = torch.where(moves, (decoded - obs) ** 2 / variance.clamp(min=1e-6), 0.0)
     return error.sum(dim=-1) / moves.sum().clamp(min=1)
 
 
-def regularity(decoded, obs):
+def variance_by_period(obs, L):
+    """Ours: the variance of each dimension among the samples with the same L, (B, obs_dim)."""
+    same = (L[:, None] == L).to(obs.dtype)  # (B, B)
+    count = same.sum(dim=-1, keepdim=True)
+    mean = same @ obs / count
+    mean_square = same @ obs**2 / count
+    variance = (mean_square - mean**2) * count / (count - 1).clamp(min=1)
+    return variance + 0.01 * obs.var(dim=0)  # a skill that rests has hardly any of its own
+
+
+def regularity(decoded, obs, L):
     """Ours, not the paper's: 1 - the decoding error, at least 0. It is 1 if the state is a function
     of the phase. Then the motion is a closed curve: it repeats itself, and once per turn."""
-    return (1 - decoding_error(decoded, obs)).clamp(min=0.0)
+    error = decoding_error(decoded, obs, variance_by_period(obs, L))
+    return (1 - error).clamp(min=0.0)
 
 
 def external_reward(velocity, v_star):
@@ -644,7 +661,7 @@ def update(agent, buffer, args, train_phi=True):
 
         if args.regularity_coef > 0:  # ours: it does not touch the encoder
             decoded = decode(agent, phi_s.detach(), L, skill)
-            decoder_loss = decoding_error(decoded, obs[0]).mean()
+            decoder_loss = decoding_error(decoded, obs[0], obs[0].var(dim=0)).mean()
             agent.optimizers["decoder"].zero_grad()
             decoder_loss.backward()
             agent.optimizers["decoder"].step()
@@ -658,16 +675,21 @@ def update(agent, buffer, args, train_phi=True):
         phi_s, phi_next = agent.phi(pair, batch.skill.expand(2, -1, -1))  # (B, d) each
         reward = args.psd_coef * psd_reward(phi_s, phi_next, L, args.kappa)
         reward += args.radius_coef * radius_bonus(phi_next, L)
-        reward += args.ext_coef * external_reward(batch.velocity, args.v_star)
-        if args.tempo_coef > 0 or args.regularity_coef > 0:
-            in_tempo = tempo(phi_s, phi_next, L)
-            reward += args.tempo_coef * in_tempo
-            metrics["psd/tempo"] = in_tempo.mean()
-        if args.regularity_coef > 0:
-            decoded = decode(agent, phi_next, L, batch.skill)
-            regular = regularity(decoded, batch.next_obs)
-            reward += args.regularity_coef * in_tempo * regular  # so that rest earns none of it
-            metrics["psd/regularity"] = regular.mean()
+        r_ext = args.ext_coef * external_reward(batch.velocity, args.v_star)
+        if not args.ext_in_turn:
+            reward += r_ext
+        if args.turn_coef > 0:  # ours: what follows is paid in proportion to turn
+            turned = turn(phi_s, phi_next, L)
+            pay = torch.full_like(turned, args.turn_coef)
+            if args.ext_in_turn:
+                pay += r_ext
+            if args.regularity_coef > 0:
+                decoded = decode(agent, phi_next, L, batch.skill)
+                regular = regularity(decoded, batch.next_obs, L)
+                pay += args.regularity_coef * regular
+                metrics["psd/regularity"] = regular.mean()
+            reward += turned * pay
+            metrics["psd/turn"] = turned.mean()
 
     # Line 10: soft actor-critic
     alpha = agent.log_alpha.detach().exp()
@@ -789,6 +811,19 @@ def robot_name(env_id):
     return env_id.split(":")[-1].split("-")[0]
 
 
+class EndWhenTilted(gym.Wrapper):
+    """Ours: ends a HalfCheetah's episode when its torso tilts by more than max_pitch radians."""
+
+    def __init__(self, env, max_pitch):
+        super().__init__(env)
+        self.max_pitch = max_pitch
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        pitch = self.unwrapped.data.qpos[2]
+        return obs, reward, terminated or abs(pitch) > self.max_pitch, truncated, info
+
+
 def make_env(args, max_steps=None, **kwargs):
     """A checked environment. evaluate.py asks for other lengths than T, and for rendering."""
     gym.logger.min_level = gym.logger.ERROR  # v4 ids are deprecated, but used on purpose
@@ -809,6 +844,10 @@ def make_env(args, max_steps=None, **kwargs):
         env = gym.wrappers.FlattenObservation(env)
     check_space(args.env_id, "observations", env.observation_space)
     check_space(args.env_id, "actions", env.action_space)
+    if args.max_pitch > 0:
+        if robot_name(args.env_id) != "HalfCheetah":
+            fail(f"--max-pitch is for HalfCheetah, not for {args.env_id}: leave it out")
+        env = EndWhenTilted(env, args.max_pitch)
     if not env.action_space.is_bounded() or env.action_space.dtype.kind != "f":
         fail(f"{args.env_id} has actions {env.action_space}: {SCRIPT}.py needs bounded floats")
     return gym.wrappers.TransformAction(env, lambda a: args.action_scale * a, env.action_space)
@@ -1048,6 +1087,10 @@ def check_args(args, L_min, L_max):
     needed = max(args.batch_size, args.phi_batch_size, args.episodes_per_epoch * T)
     if args.buffer_size < needed:
         fail(f"--buffer-size must hold a batch and an epoch's episodes: {needed} or more")
+    if args.turn_coef == 0 and (args.regularity_coef > 0 or args.ext_in_turn):
+        fail("--regularity-coef and --ext-in-turn are paid times turn: set --turn-coef, too")
+    if args.turn_coef > 0 and args.latent_dim != 2:
+        fail(f"--turn-coef needs --latent-dim 2, not {args.latent_dim}: a circle with a direction")
     if args.num_periods < 2:
         fail("--num-periods is 2 or more; for a single L set --L-min and --L-max to it")
     low = 1

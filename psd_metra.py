@@ -108,6 +108,8 @@ class Args:
     """T, the maximum length of an episode (None: by robot)"""
     terminate: bool = True
     """end an episode when the robot falls, as Gymnasium does; the paper does not say"""
+    max_pitch: float = 0.0
+    """end a HalfCheetah's episode when it tilts by more than this, in radians (ours; 0: never)"""
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     normalize_obs: bool = False
@@ -232,6 +234,7 @@ CPU_PRESET_BY_ROBOT = {"Ant": {"action_scale": 0.3}}
 
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
+MAY_BE_ZERO += ["max_pitch"]
 MAY_BE_ZERO += ["position_dim", "psd_coef", "epsilon_m"]
 AT_MOST = {  # catches slips of the keyboard before they fill the memory
     "gamma": 1,
@@ -248,7 +251,7 @@ AT_MOST = {  # catches slips of the keyboard before they fill the memory
 }
 AT_MOST["skill_dim"] = 1_024
 FIXED_ON_RESUME = [  # they shape what is stored; and `preset`, which sets defaults of new runs only
-    "env_id", "preset", "terminate", "action_scale", "normalize_obs", "episode_length",
+    "env_id", "preset", "terminate", "max_pitch", "action_scale", "normalize_obs", "episode_length",
     "episodes_per_epoch", "buffer_size", "hidden_layers", "hidden_units", "latent_dim", "embed_dim",
 ]  # fmt: skip
 FIXED_ON_RESUME += ["skill_dim", "position_dim", "mutual_conditioning"]
@@ -793,6 +796,19 @@ def robot_name(env_id):
     return env_id.split(":")[-1].split("-")[0]
 
 
+class EndWhenTilted(gym.Wrapper):
+    """Ours: ends a HalfCheetah's episode when its torso tilts by more than max_pitch radians."""
+
+    def __init__(self, env, max_pitch):
+        super().__init__(env)
+        self.max_pitch = max_pitch
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        pitch = self.unwrapped.data.qpos[2]
+        return obs, reward, terminated or abs(pitch) > self.max_pitch, truncated, info
+
+
 def make_env(args, max_steps=None, **kwargs):
     """A checked environment. evaluate.py asks for other lengths than T, and for rendering."""
     gym.logger.min_level = gym.logger.ERROR  # v4 ids are deprecated, but used on purpose
@@ -815,6 +831,10 @@ def make_env(args, max_steps=None, **kwargs):
         env = gym.wrappers.FlattenObservation(env)
     check_space(args.env_id, "observations", env.observation_space)
     check_space(args.env_id, "actions", env.action_space)
+    if args.max_pitch > 0:
+        if robot_name(args.env_id) != "HalfCheetah":
+            fail(f"--max-pitch is for HalfCheetah, not for {args.env_id}: leave it out")
+        env = EndWhenTilted(env, args.max_pitch)
     if not env.action_space.is_bounded() or env.action_space.dtype.kind != "f":
         fail(f"{args.env_id} has actions {env.action_space}: {SCRIPT}.py needs bounded floats")
     return gym.wrappers.TransformAction(env, lambda a: args.action_scale * a, env.action_space)

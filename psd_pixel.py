@@ -102,6 +102,8 @@ class Args:
     """T, the maximum length of an episode (None: by robot)"""
     terminate: bool = True
     """end an episode when the robot falls, as Gymnasium does; the paper does not say"""
+    max_pitch: float = 0.0
+    """end a HalfCheetah's episode when it tilts by more than this, in radians (ours; 0: never)"""
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     buffer_size: int = 30_000
@@ -231,6 +233,7 @@ RENDER_SIZE = 90  # of images that are smaller, before they are scaled down
 MIN_CROP = 15  # the four convolutions leave nothing of a smaller one
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
+MAY_BE_ZERO += ["max_pitch"]
 AT_MOST = {  # catches slips of the keyboard before they fill the memory
     "gamma": 1,
     "tau": 1,
@@ -251,9 +254,10 @@ AT_MOST |= {
     "feature_dim": 16_384,
 }
 FIXED_ON_RESUME = [  # they shape what is stored; and `preset`, which sets defaults of new runs only
-    "env_id", "preset", "terminate", "action_scale", "episode_length", "episodes_per_epoch",
-    "buffer_size", "image_size", "crop_size", "plain_floor", "frame_stack", "num_filters",
-    "feature_dim", "hidden_layers", "hidden_units", "latent_dim", "embed_dim",
+    "env_id", "preset", "terminate", "max_pitch", "action_scale", "episode_length",
+    "episodes_per_epoch", "buffer_size", "image_size", "crop_size", "plain_floor",
+    "frame_stack", "num_filters", "feature_dim", "hidden_layers", "hidden_units", "latent_dim",
+    "embed_dim",
 ]  # fmt: skip
 
 
@@ -779,6 +783,19 @@ def robot_name(env_id):
     return env_id.split(":")[-1].split("-")[0]
 
 
+class EndWhenTilted(gym.Wrapper):
+    """Ours: ends a HalfCheetah's episode when its torso tilts by more than max_pitch radians."""
+
+    def __init__(self, env, max_pitch):
+        super().__init__(env)
+        self.max_pitch = max_pitch
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        pitch = self.unwrapped.data.qpos[2]
+        return obs, reward, terminated or abs(pitch) > self.max_pitch, truncated, info
+
+
 def make_env(args, max_steps=None, **kwargs):
     """A checked environment. evaluate.py asks for other lengths than T, and for rendering."""
     gym.logger.min_level = gym.logger.ERROR  # v4 ids are deprecated, but used on purpose
@@ -801,6 +818,10 @@ def make_env(args, max_steps=None, **kwargs):
     if isinstance(env.observation_space, gym.spaces.Dict):
         env = gym.wrappers.FlattenObservation(env)
     check_space(args.env_id, "actions", env.action_space)
+    if args.max_pitch > 0:
+        if robot_name(args.env_id) != "HalfCheetah":
+            fail(f"--max-pitch is for HalfCheetah, not for {args.env_id}: leave it out")
+        env = EndWhenTilted(env, args.max_pitch)
     if not env.action_space.is_bounded() or env.action_space.dtype.kind != "f":
         fail(f"{args.env_id} has actions {env.action_space}: {SCRIPT}.py needs bounded floats")
     env = gym.wrappers.TransformAction(env, lambda a: args.action_scale * a, env.action_space)

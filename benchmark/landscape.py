@@ -26,6 +26,8 @@ import plot  # noqa: E402
 import psd  # noqa: E402
 
 SHORTEST = 4  # steps of a cycle, from which the landscape starts
+RESOLUTION = 0.1  # of the decoder, as a share of the radius: it does not part closer latents
+REGULARITY_COEF = 2.0  # the presets' weight of regularity against turn
 
 
 @dataclass
@@ -96,6 +98,31 @@ def earnings(phi, L, kappa=10.0):
     return r_psd.mean(dim=-1), bonus.mean(dim=-1)
 
 
+def our_earnings(phi, L):
+    """Mean turn, and mean turn times regularity, of a table phi (P, 2). The state goes round a unit
+    circle in P steps, and the encoder may turn either way: the better one counts."""
+    P = len(phi)
+    angle = 2 * torch.pi * torch.arange(P, dtype=phi.dtype) / P
+    states = torch.stack([angle.cos(), angle.sin()], dim=1)  # (P, 2)
+    periods = torch.full((P,), float(L), dtype=phi.dtype)
+    decoded = nearby_mean(phi, states, width=RESOLUTION * L / 2)
+    regular = psd.regularity(decoded, states, periods)  # (P,), of s'
+    mirror = torch.tensor([1.0, -1.0], dtype=phi.dtype)
+    best = (0.0, 0.0)
+    for table in (phi, phi * mirror):
+        turned = psd.turn(table.roll(1, 0), table, periods)
+        earned = (turned.mean().item(), (turned * regular).mean().item())
+        best = max(best, earned)
+    return best
+
+
+def nearby_mean(phi, states, width):
+    """What a decoder can know: the mean of the states whose latents are near, (P, D)."""
+    distance = torch.cdist(phi, phi)  # (P, P)
+    weight = torch.exp(-((distance / width) ** 2))
+    return weight @ states / weight.sum(dim=1, keepdim=True)
+
+
 # -------------------------------------- Landscape -------------------------------------
 def starting_tables(P, L, d):
     """Circles (3, P, d) with one, two and three turns, of half the right size, with some noise."""
@@ -136,6 +163,10 @@ def landscape(args):
                 row = {"latent_dim": d, "lam_2": lam_2, "P": P}
                 row["r_psd"] = round(r_psd[i].item(), 4)
                 row["bonus"] = round(bonus[i].item(), 4)
+                if d == 2:  # turn has a direction, in a plane
+                    turned, regular = our_earnings(phi[i], args.L)
+                    row["turn"] = round(turned, 4)
+                    row["turn_regularity"] = round(regular, 4)
                 rows.append(row)
             print(f"\rd = {d}, P = {P} of {last}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
@@ -143,35 +174,42 @@ def landscape(args):
 
 
 def draw(rows, L):
-    """Above the paper's reward, below with the radius bonus; one column per latent dimension."""
+    """From above: the paper's reward, with the radius bonus, our terms; a column per dimension."""
     dims = sorted({row["latent_dim"] for row in rows})
-    size = (plot.WIDTH, 4.2)
-    fig, axes = plt.subplots(2, len(dims), figsize=size, sharex=True, sharey="row", squeeze=False)
-    for (top, bottom), d in zip(axes.T, dims):
-        draw_dimension(top, bottom, [row for row in rows if row["latent_dim"] == d])
-        for ax in (top, bottom):
+    size = (plot.WIDTH, 6.0)
+    fig, axes = plt.subplots(3, len(dims), figsize=size, sharex=True, sharey="row", squeeze=False)
+    for column, d in zip(axes.T, dims):
+        draw_dimension(column, [row for row in rows if row["latent_dim"] == d])
+        for ax in column:
             mark_period(ax, 2 * L / 3, "2L/3")
             mark_period(ax, 2 * L, "2L")
             mark_period(ax, 4 * L, "4L")
-        top.set_title(f"d = {d}, L = {L}", pad=12)
-        bottom.set_xlabel("period of the state [steps]")
+        column[0].set_title(f"d = {d}, L = {L}", pad=12)
+        column[2].set_xlabel("period of the state [steps]")
+        if d > 2:
+            column[2].text(0.5, 0.5, "turn needs d = 2", transform=column[2].transAxes, ha="center")
     axes[0, 0].set_ylabel("$r_{PSD}$")
-    axes[1, 0].set_ylabel("$r_{PSD}$ and radius bonus")
+    axes[1, 0].set_ylabel("$r_{PSD}$ + radius bonus")
+    axes[2, 0].set_ylabel(f"turn (1 + {REGULARITY_COEF:g} regularity)")
     axes[0, -1].legend(loc="lower right")
     return fig
 
 
-def draw_dimension(top, bottom, rows):
-    """One curve per lambda_2, of the rows of one latent dimension."""
+def draw_dimension(column, rows):
+    """One curve per lambda_2 in each axes, of the rows of one latent dimension."""
+    top, middle, bottom = column
     multipliers = sorted({row["lam_2"] for row in rows})
     for i, lam_2 in enumerate(multipliers):
         own = [row for row in rows if row["lam_2"] == lam_2]
         periods = [row["P"] for row in own]
         r_psd = [row["r_psd"] for row in own]
-        total = [row["r_psd"] + row["bonus"] for row in own]
+        with_radius = [row["r_psd"] + row["bonus"] for row in own]
         shade = plt.get_cmap("viridis")(0.9 * i / max(len(multipliers) - 1, 1))
         top.plot(periods, r_psd, color=shade, label=f"$\\lambda_2$ = {lam_2:g}")
-        bottom.plot(periods, total, color=shade)
+        middle.plot(periods, with_radius, color=shade)
+        if "turn" in own[0]:
+            ours = [row["turn"] + REGULARITY_COEF * row["turn_regularity"] for row in own]
+            bottom.plot(periods, ours, color=shade)
 
 
 def mark_period(ax, P, name):

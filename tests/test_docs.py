@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import psd
 
-PAGES = sorted((REPO / "docs").glob("*.md"))
+PAGES = sorted([*(REPO / "docs").glob("*.md"), *(REPO / "notebook").glob("*.md")])
 
 
 def documented_keys(page):
@@ -32,8 +32,7 @@ def logged_keys(tmp_path_factory):
                 "3",
                 "--run-name",
                 "a",
-                "--regularity-coef",
-                "1",
+                *"--latent-dim 2 --turn-coef 1 --regularity-coef 1".split(),
             ]
         )
     for number, handler in handlers.items():
@@ -61,7 +60,7 @@ def test_papers_gaps_are_tagged_where_they_are_decided():
     assert (REPO / "psd.py").read_text().count("NOTE(paper)") >= 5
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in PAGES)])
+@pytest.mark.parametrize("page", ["README.md", *(str(p.relative_to(REPO)) for p in PAGES)])
 def test_links_lead_somewhere(page):
     path = REPO / page
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):

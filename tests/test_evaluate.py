@@ -54,11 +54,15 @@ def test_verdict():
     assert [verdict(p, 10)[7:] for p in (22.5, 17.5, None)] == ["too slow", "too fast", "no period"]
 
 
-def test_common_period_is_one_that_was_measured_by_most():
-    assert evaluate.common_period([12.0, 12.1, 12.2, 36.0, None]) == 12.1
+def test_common_period_is_one_that_all_episodes_but_one_have():
+    assert evaluate.common_period([12.0, 12.1, 12.2, 12.3, None]) == 12.1
+    assert evaluate.common_period([12.0, 12.1, 12.2, 12.3, 36.0]) == 12.2
+    assert evaluate.common_period([12.0, 12.1, 12.2, 36.0, None]) is None  # three of five
     assert evaluate.common_period([12.0, 12.0, 36.0, 36.0]) is None  # and not 24
     assert evaluate.common_period([12.0, None, None]) is None
     assert evaluate.common_period([None, None]) is None
+    assert evaluate.common_period([12.0]) == 12.0
+    assert evaluate.common_period([None]) is None
 
 
 # ---------------------------------- Circles whose truth is known ----------------------------------
@@ -170,6 +174,29 @@ def test_what_comes_after_a_fall_counts_as_nothing():
     assert row["record_length"] == 61 - 15  # its own first quarter is left out
     assert row["verdict"] == "true"
     assert measure_clock(L=5, period=10, falls=30)["verdict"] == "FALSE: no period"
+
+
+def test_upright_is_the_share_of_T_on_its_feet():
+    """Walker2d with resting motors falls, and that ends the episode. HalfCheetah stands, and lies
+    on its back if it is put there."""
+    walker = psd.parse_args("--env-id Walker2d-v4 --episode-length 300".split())[0]
+    run = SimpleNamespace(script=psd, args=walker, kind=evaluate.KINDS["embed_dim"])
+    env = psd.make_env(walker)
+    states = np.zeros((101, 17))
+    assert evaluate.steps_on_feet(run, env, states) == 100
+    assert evaluate.steps_on_feet(run, env, np.zeros((901, 17))) == 300  # T and no more
+    walker.terminate = False
+    assert evaluate.steps_on_feet(run, psd.make_env(walker), states) is None
+
+    run.args = psd.parse_args("--env-id HalfCheetah-v4".split())[0]
+    env = psd.make_env(run.args)
+    states = np.zeros((201, 17))
+    states[51:151, 1] = np.linspace(-np.pi, np.pi, 100)  # turns over backwards
+    tilted = (np.abs(np.linspace(-np.pi, np.pi, 100)) >= 0.8).sum()
+    assert evaluate.steps_on_feet(run, env, states) == 200 - tilted
+
+    run.args = psd.parse_args("--env-id Pendulum-v1".split())[0]
+    assert evaluate.steps_on_feet(run, psd.make_env(run.args), states) is None
 
 
 def test_the_episode_to_draw_has_the_period_reported():

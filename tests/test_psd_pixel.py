@@ -672,8 +672,8 @@ def test_defaults_are_the_papers_table_3():
     own, other = vars(psd_pixel.Args()), vars(psd.Args())  # all else is Table 2's
     differ = {k for k in own if k in other and own[k] != other[k]}
     assert differ == {"env_id", "buffer_size", "phi_batch_size", "embed_dim"}
-    under_study = {"psd_coef", "tempo_coef", "regularity_coef"}  # terms of psd.py alone so far
-    assert set(other) - set(own) == {"normalize_obs", *under_study}
+    of_psd_alone = {"psd_coef", "turn_coef", "regularity_coef", "ext_in_turn"}
+    assert set(other) - set(own) == {"normalize_obs", *of_psd_alone}
 
 
 def test_the_cpu_preset_is_the_command_that_has_been_measured():

@@ -60,7 +60,8 @@ def in_tmp_path(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "term", ["--normalize-obs", "--no-normalize-obs", "--regularity-coef 1 --tempo-coef 1"]
+    "term",
+    ["--normalize-obs", "--no-normalize-obs", "--regularity-coef 1 --turn-coef 1 --latent-dim 2"],
 )
 def test_n_and_n_epochs_are_two_n(tmp_path, term):
     flags = [*TINY, *MOVING, *term.split()]  # 8 epochs of 3 episodes of 40 steps: the ring wraps

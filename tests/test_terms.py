@@ -1,4 +1,4 @@
-"""Tempo and regularity, our terms beside the radius bonus: what each failure of a skill earns.
+"""Turn and regularity, our terms beside the radius bonus: what each failure of a skill earns.
 
 Latents and states are tables here: nothing is about networks or exploration. A state of period P
 goes round the unit circle; the encoder puts it onto a circle that it winds `wind` times per cycle.
@@ -27,16 +27,16 @@ def circle(angle, radius):
 
 
 def earned(phi, states):
-    """Means of tempo, radius bonus and tempo times regularity. The decoder is the best there is:
-    the mean of all states at the same latent."""
+    """Means of turn, radius bonus and turn times regularity. The decoder is the best there is: the
+    mean of all states at the same latent."""
     period = torch.full((T,), float(L))
-    in_tempo = psd.tempo(phi[:-1], phi[1:], period)
+    turned = psd.turn(phi[:-1], phi[1:], period)
     same = torch.cdist(phi[1:], phi[1:]) < 1e-6 * L  # (T, T)
     weight = same / same.sum(dim=1, keepdim=True)
     decoded = weight.to(states.dtype) @ states[1:]
-    regular = psd.regularity(decoded, states[1:])
+    regular = psd.regularity(decoded, states[1:], period)
     radius = psd.radius_bonus(phi[1:], period)
-    return [x.mean().item() for x in (in_tempo, radius, in_tempo * regular)]
+    return [x.mean().item() for x in (turned, radius, turned * regular)]
 
 
 def skill(step, radius=L / 2, wind=1):
@@ -49,33 +49,56 @@ def test_a_true_skill_earns_everything():
 
 
 @pytest.mark.parametrize("P", [4, 6, 8, 12, 20])
-def test_too_fast_loses_tempo_and_radius(P):
-    """On a circle of P sides of the right length the radius is about P/4."""
+def test_too_fast_earns_little_where_r_psd_is_1(P):
+    """On a circle of P sides of the right length the radius is about P/4: the radius bonus is
+    about P/2L, and what is left of turn is less."""
     step = 2 * np.pi / P
     radius = L * np.sin(np.pi / (2 * L)) / (2 * np.sin(np.pi / P))
-    in_tempo, bonus, regular = earned(*skill(step, radius))
-    assert in_tempo == pytest.approx(P / (2 * L), abs=1e-4)
+    phi, states = skill(step, radius)
+    turned, bonus, regular = earned(phi, states)
+    r_psd = psd.psd_reward(phi[:-1], phi[1:], torch.full((T,), float(L)), kappa=10.0)
+    assert r_psd.mean() == pytest.approx(1, abs=1e-6)
     assert bonus == pytest.approx(P / (2 * L), rel=0.15)
-    assert regular == pytest.approx(in_tempo, abs=1e-3)
+    assert turned < 0.9 * bonus
+    assert regular == pytest.approx(turned, rel=0.02)
 
 
-@pytest.mark.parametrize("P", [30, 36, 48, 96])
-def test_too_slow_loses_tempo(P):
-    in_tempo, bonus, _ = earned(*skill(2 * np.pi / P))
-    assert in_tempo == pytest.approx(2 * L / P, abs=1e-4)
+@pytest.mark.parametrize("P", [4, 8, 12, 16, 20, 28, 36, 48, 96])
+def test_turn_is_a_slope_on_a_circle_of_the_right_size(P):
+    """(1 - |rho - 1| / 2)^2 but for the curvature of the circle, where rho = 2L/P is the speed of
+    the phase over the right one; 0 from three times the right speed on."""
+    turned, bonus, _ = earned(*skill(2 * np.pi / P))
+    assert turned == pytest.approx(max(1 - abs(2 * L / P - 1) / 2, 0) ** 2, abs=0.03)
     assert bonus == pytest.approx(1, abs=1e-4)
 
 
-def test_rest_earns_the_radius_and_no_more():
-    assert earned(*skill(0.0)) == pytest.approx([0, 1, 0], abs=1e-4)
+def test_rest_earns_the_radius_and_a_quarter_of_turn():
+    """And no more than that, if the encoder gives a resting state the full radius."""
+    turned, bonus, regular = earned(*skill(0.0))
+    assert (turned, bonus) == pytest.approx((0.25, 1), abs=1e-4)
+    assert regular <= turned
 
 
-def test_uneven_steps_lose_tempo_where_r_psd_is_flat():
+def test_the_wrong_direction_and_back_and_forth_earn_less():
+    assert earned(*skill(-np.pi / L))[0] == pytest.approx(0, abs=1e-3)
+    back_and_forth = np.pi / L * np.tile([1, -1], T // 2)
+    turned, bonus, _ = earned(*skill(back_and_forth))
+    assert turned == pytest.approx(0.5, abs=0.01)  # every second step is two sides off
+    assert bonus == pytest.approx(1, abs=1e-4)
+
+
+def test_near_the_origin_any_angle_earns_nothing():
+    """There a small noise is a large angle. A term in the angle alone would pay for it."""
+    turned, bonus, _ = earned(*skill(np.pi / L, radius=0.01 * L / 2))
+    assert (turned, bonus) == pytest.approx((0.01, 0.01), abs=1e-3)
+
+
+def test_uneven_steps_lose_turn_where_r_psd_is_flat():
     """Steps of half and of one and a half times the right angle: right on average."""
     step = np.pi / L * np.tile([0.5, 1.5], T // 2)
     phi, states = skill(step)
-    in_tempo, bonus, _ = earned(phi, states)
-    assert in_tempo == pytest.approx((0.5 + 1 / 1.5) / 2, abs=1e-4)
+    turned, bonus, _ = earned(phi, states)
+    assert turned == pytest.approx(0.75**2, abs=0.01)
     assert bonus == pytest.approx(1, abs=1e-4)
     r_psd = psd.psd_reward(phi[:-1], phi[1:], torch.full((T,), float(L)), kappa=10.0)
     assert r_psd.max() < 0.005
@@ -85,34 +108,35 @@ def test_uneven_steps_lose_tempo_where_r_psd_is_flat():
 def test_a_wound_circle_is_not_regular(wind):
     """Every latent number is perfect, but `wind` states share a phase: the decoder can give their
     mean only, which is the middle of the cycle."""
-    in_tempo, bonus, regular = earned(*skill(np.pi / L / wind, wind=wind))
-    assert (in_tempo, bonus) == pytest.approx((1, 1), abs=1e-4)
-    assert regular < 0.01
+    turned, bonus, regular = earned(*skill(np.pi / L / wind, wind=wind))
+    assert (turned, bonus) == pytest.approx((1, 1), abs=1e-4)
+    assert regular < 0.02  # not 0, for the variance has a floor
 
 
 def test_irregular_motion_is_not_regular():
     """The phase turns evenly, and the state does something else: half of its variance is noise."""
     phi, states = skill(np.pi / L)
     noise = torch.tensor(np.random.default_rng(0).normal(size=states.shape)) * states.std()
-    in_tempo, bonus, regular = earned(phi, states + noise)
-    assert (in_tempo, bonus) == pytest.approx((1, 1), abs=1e-4)
+    turned, bonus, regular = earned(phi, states + noise)
+    assert (turned, bonus) == pytest.approx((1, 1), abs=1e-4)
     assert 0.3 < regular < 0.75
 
 
-def test_tempo_against_plain_numpy_and_at_the_edges():
+def test_turn_against_complex_numbers_and_at_the_edges():
     rng = np.random.default_rng(1)
-    phi_s, phi_next = rng.normal(size=(2, 50, 3))
+    phi_s, phi_next = 2 * rng.normal(size=(2, 50, 2))
     period = rng.integers(1, 40, 50).astype(float)
-    cosine = (phi_s * phi_next).sum(-1)
-    cosine /= np.linalg.norm(phi_s, axis=-1) * np.linalg.norm(phi_next, axis=-1)
-    rho = np.arccos(cosine) * period / np.pi
-    found = psd.tempo(*map(torch.tensor, (phi_s, phi_next, period)))
-    np.testing.assert_allclose(found, np.minimum(rho, 1 / rho), rtol=1e-6)
-    origin, east = torch.zeros(1, 2), torch.tensor([[3.0, 0.0]])
-    for a, b in [(origin, origin), (east, east)]:
-        assert psd.tempo(a, b, torch.tensor([5.0])) == 0
-    assert psd.tempo(east, -east, torch.tensor([1.0])) == pytest.approx(1)  # the digon
-    assert torch.isfinite(psd.tempo(origin, east, torch.tensor([5.0]))).all()
+    z_s, z_next = phi_s @ [1, 1j], phi_next @ [1, 1j]
+    error = abs(z_next - z_s * np.exp(1j * np.pi / period))
+    error /= period * np.sin(np.pi / (2 * period))
+    expected = np.minimum(2 * abs(z_next) / period, 1) * np.maximum(1 - error / 2, 0) ** 2
+    assert 5 < (expected > 0).sum() < 45
+    found = psd.turn(*map(torch.tensor, (phi_s, phi_next, period)))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    origin, east = torch.zeros(1, 2), torch.tensor([[0.5, 0.0]])
+    one = torch.tensor([1.0])
+    assert psd.turn(origin, origin, one) == 0
+    assert psd.turn(east, -east, one) == pytest.approx(1)  # the digon
 
 
 def test_a_dimension_that_does_not_move_counts_for_nothing():
@@ -120,17 +144,41 @@ def test_a_dimension_that_does_not_move_counts_for_nothing():
     obs[:, 1] = 7.0
     decoded = obs.clone()
     decoded[:, 1] += 5.0
-    assert (psd.regularity(decoded, obs) == 1).all()
+    period = torch.full((100,), 5.0)
+    assert (psd.regularity(decoded, obs, period) == 1).all()
     decoded[:, 0] = obs[:, 0].mean()  # one of two dimensions unknown
-    assert psd.decoding_error(decoded, obs).mean() == pytest.approx(0.5, abs=0.01)
+    error = psd.decoding_error(decoded, obs, obs.var(dim=0))
+    assert error.mean() == pytest.approx(0.5, abs=0.01)
+
+
+def test_variance_is_that_of_the_skill_itself():
+    """A skill that hardly moves is not regular because others move more; one that is alone in a
+    batch has no variance that could be known, and the floor is a hundredth of the batch's."""
+    torch.manual_seed(0)
+    obs = torch.randn(300, 4)
+    period = torch.tensor([5.0] * 149 + [9.0] * 150 + [20.0])
+    obs[period == 9] *= 0.2
+    found = psd.variance_by_period(obs, period)
+    floor = 0.01 * obs.var(dim=0)
+    for L in (5.0, 9.0):
+        own = obs[period == L].var(dim=0) + floor
+        torch.testing.assert_close(found[period == L], own.expand((period == L).sum(), -1))
+    torch.testing.assert_close(found[-1], floor)
+    mean = obs[period == 9].mean(dim=0)
+    decoded = torch.where((period == 9)[:, None], mean, obs)  # the phase says nothing of skill 9
+    regular = psd.regularity(decoded, obs, period)
+    assert (regular[period == 5] == 1).all()
+    # the mean of max(0, 1 - e) for noise of four dimensions
+    assert regular[period == 9].mean() < 0.35
 
 
 @pytest.mark.parametrize("coefficient", [0.0, 2.0])
 def test_the_reward_of_an_update(coefficient, tiny_args, make_agent_and_buffer, monkeypatch):
     """The terms add up; the decoder trains, does not touch the encoder, and is not there without a
     coefficient."""
-    tiny_args.psd_coef, tiny_args.tempo_coef, tiny_args.radius_coef = 0.5, 3.0, 0.7
-    tiny_args.regularity_coef = coefficient
+    tiny_args.psd_coef, tiny_args.turn_coef, tiny_args.radius_coef = 0.5, 3.0, 0.7
+    tiny_args.regularity_coef, tiny_args.latent_dim = coefficient, 2
+    tiny_args.ext_coef, tiny_args.v_star, tiny_args.ext_in_turn = 2.0, 0.5, coefficient > 0
     agent, buffer = make_agent_and_buffer(tiny_args)
     assert hasattr(agent, "decoder") == ("decoder" in agent.optimizers) == (coefficient > 0)
     seen = {}
@@ -147,13 +195,17 @@ def test_the_reward_of_an_update(coefficient, tiny_args, make_agent_and_buffer, 
     with torch.no_grad():
         phi_s = agent.phi(batch.obs, batch.skill)
         phi_next = agent.phi(batch.next_obs, batch.skill)
-        in_tempo = psd.tempo(phi_s, phi_next, period)
-        expected = 0.5 * psd.psd_reward(phi_s, phi_next, period, tiny_args.kappa) + 3.0 * in_tempo
+        turned = psd.turn(phi_s, phi_next, period)
+        expected = 0.5 * psd.psd_reward(phi_s, phi_next, period, tiny_args.kappa) + 3.0 * turned
         expected += 0.7 * psd.radius_bonus(phi_next, period)
+        r_ext = 2.0 * (batch.velocity / 0.5).clamp(max=1)
         if coefficient:
             scaled = phi_next * 2 / period[:, None]
             decoded = agent.decoder(torch.cat([scaled, batch.skill], dim=1))
-            expected += coefficient * in_tempo * psd.regularity(decoded, batch.next_obs)
+            expected += coefficient * turned * psd.regularity(decoded, batch.next_obs, period)
+            expected += turned * r_ext
+        else:
+            expected += r_ext
     torch.testing.assert_close(seen["reward"], expected)
     assert ("psd/regularity" in metrics) == (coefficient > 0)
     for name, weight in agent.state_dict().items():
@@ -163,7 +215,7 @@ def test_the_reward_of_an_update(coefficient, tiny_args, make_agent_and_buffer, 
 
 def test_the_decoder_learns_a_closed_curve_and_not_a_wound_one():
     """By training: the state of each L is a circle; the latents turn once per cycle, or twice."""
-    flags = "--regularity-coef 1 --hidden-units 64 --phi-lr 3e-3 --latent-dim 2"
+    flags = "--turn-coef 1 --regularity-coef 1 --hidden-units 64 --phi-lr 3e-3 --latent-dim 2"
     args, _ = psd.parse_args(flags.split())
     torch.manual_seed(0)
     agent = psd.Agent(args, 2, gym.spaces.Box(-1.0, 1.0, (1,), np.float32), "cpu")
@@ -175,10 +227,10 @@ def test_the_decoder_learns_a_closed_curve_and_not_a_wound_one():
         period = torch.full((len(phi),), float(L))
         for _ in range(300):
             decoded = psd.decode(agent, phi, period, rows)
-            loss = psd.decoding_error(decoded, states).mean()
+            loss = psd.decoding_error(decoded, states, states.var(dim=0)).mean()
             agent.optimizers["decoder"].zero_grad()
             loss.backward()
             agent.optimizers["decoder"].step()
         decoded = psd.decode(agent, phi, period, rows).detach()
-        found[wind] = psd.regularity(decoded, states).mean().item()
+        found[wind] = psd.regularity(decoded, states, period).mean().item()
     assert found[1] > 0.97 and found[2] < 0.1

@@ -1,4 +1,4 @@
-"""The two false circles of docs/traps.md, where the encoder is a table: a free point a state.
+"""The two false circles of the notebook, where the encoder is a table: a free point a state.
 
 So nothing here is about networks or exploration: these are optima of the paper's own objective.
 """
@@ -94,7 +94,7 @@ def test_false_circles_of_real_runs_keep_to_the_bound():
         if bound >= lam_2:
             torn.append((name, L))
             assert skill["radius"] > 0.9 and skill["r_psd"] < 0.7
-    page = (RESULTS.parent.parent / "docs/traps.md").read_text()
+    page = (RESULTS.parent.parent / "notebook/2026-11-16_two_false_circles.md").read_text()
     assert torn == [("lambda/lam_2_2_s2", 18)]
     assert f"{found} trained skills are too fast by 15 % or more" in page
 
