@@ -27,7 +27,7 @@ networks are conditioned on, here Embed(L). NOTE(paper) marks what the paper lea
 this script does there.
 
 Not in the paper, and off by default: turn, regularity and radius_bonus (docs/traps.md),
---action-scale, --max-pitch, --normalize-obs, --preset cpu.
+--psd-coef, --ext-in-turn, --action-scale, --max-pitch, --normalize-obs, --preset cpu.
 """
 
 import argparse
@@ -134,13 +134,13 @@ class Args:
     turn_coef: float = 0.0
     """coefficient of the turn term (ours; 0 is the paper's reward)"""
     regularity_coef: float = 0.0
-    """coefficient of the regularity term, times turn (ours; 0 is the paper's reward)"""
+    """coefficient of regularity, paid in proportion to turn (ours; 0 is the paper's reward)"""
     radius_coef: float = 0.0
     """coefficient of the radius bonus (ours; 0 is the paper's reward)"""
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
     ext_in_turn: bool = False
-    """pay r_ext times turn, so that moving forward out of tempo earns nothing (ours)"""
+    """pay r_ext in proportion to turn, so that speed pays only along the circle (ours)"""
     v_star: float | None = None
     """v*, the forward velocity at which r_ext reaches 1 (None: by robot)"""
 
@@ -191,89 +191,81 @@ ROBOTS = {
     "any other": (200, 5.0, 5.0, 3, 0.5, 10),
 }
 
-# --preset cpu (ours): values for every robot, then values that a robot has instead. An action_scale
-# below 1 weakens the motors. Walker2d, Hopper and Humanoid have terminate off and learn to move
-# lying on the ground: a known limit. The runs behind docs/recipes.md continue these three with
-# other flags; total_epochs is where they do.
+# --preset cpu (ours): values for every robot, and below them what differs by robot. Small networks,
+# fast learning rates and a fixed range of L. Turn and regularity replace r_PSD, but for Pendulum.
+# Turn needs d = 2. r_ext is not for every robot, because others may not report a velocity.
 CPU_PRESET = {
     "normalize_obs": True,
     "adaptive_sampling": False,
-    "hidden_units": 256,
+    "hidden_units": 128,
     "phi_batch_size": 256,
     "phi_lr": 1e-3,
-    "sac_lr": 3e-4,
-    "alpha_lr": 6e-4,
-    "radius_coef": 1.0,
+    "sac_lr": 6e-4,
+    "alpha_lr": 3e-3,
+    "gamma": 0.95,
+    "latent_dim": 2,
+    "psd_coef": 0.0,
+    "turn_coef": 1.0,
+    "regularity_coef": 2.0,
     "L_min": 5,
     "L_max": 20,
     "num_periods": 16,
-    "total_epochs": 1000,
+    "total_epochs": 1500,
 }
 CPU_PRESET_BY_ROBOT = {
+    "HalfCheetah": {
+        "max_pitch": 0.8,
+        "ext_coef": 3.0,
+        "ext_in_turn": True,
+    },
     "Ant": {
-        "action_scale": 0.3,
-        "latent_dim": 2,
-        "gamma": 0.95,
-        "sac_lr": 6e-4,
-        "alpha_lr": 3e-3,
-        "radius_coef": 2.0,
-        "L_min": 8,
+        "ext_coef": 3.0,
+        "ext_in_turn": True,
+        "L_min": 6,
         "L_max": 24,
-        "num_periods": 5,
-        "total_epochs": 600,
+        "num_periods": 10,
+        "updates_per_epoch": 128,
+        "total_epochs": 1000,
     },
     "Walker2d": {
-        "terminate": False,
-        "action_scale": 0.2,
-        "hidden_units": 128,
-        "latent_dim": 2,
+        "ext_coef": 3.0,
+        "ext_in_turn": True,
         "gamma": 0.98,
-        "sac_lr": 6e-4,
-        "alpha_lr": 3e-3,
-        "radius_coef": 2.0,
-        "episode_length": 800,
-        "episodes_per_epoch": 4,
-        "L_min": 20,
-        "L_max": 80,
-        "num_periods": 13,
-        "total_epochs": 1687,
+        "L_min": 24,
+        "L_max": 60,
+        "num_periods": 7,
+        "updates_per_epoch": 256,
+        "total_epochs": 1000,
     },
     "Hopper": {
-        "terminate": False,
-        "action_scale": 0.1,
-        "hidden_units": 128,
-        "latent_dim": 2,
+        "ext_coef": 3.0,
+        "ext_in_turn": True,
         "gamma": 0.98,
-        "sac_lr": 6e-4,
-        "alpha_lr": 3e-3,
-        "radius_coef": 2.0,
-        "episode_length": 800,
-        "episodes_per_epoch": 4,
-        "L_min": 20,
-        "L_max": 80,
+        "L_min": 24,
+        "L_max": 60,
         "num_periods": 7,
-        "total_epochs": 1084,
+        "updates_per_epoch": 256,
+        "total_epochs": 1000,
     },
     "Humanoid": {
-        "terminate": False,
-        "action_scale": 0.5,
-        "hidden_units": 128,
-        "latent_dim": 2,
-        "gamma": 0.95,
-        "sac_lr": 6e-4,
-        "alpha_lr": 3e-3,
-        "radius_coef": 2.0,
-        "L_min": 8,
-        "L_max": 32,
+        "ext_coef": 3.0,
+        "ext_in_turn": True,
+        "gamma": 0.98,
+        "L_min": 24,
+        "L_max": 60,
         "num_periods": 7,
-        "total_epochs": 800,
+        "updates_per_epoch": 256,
+        "total_epochs": 1000,
     },
     "Pendulum": {
         "normalize_obs": False,
-        "hidden_units": 128,
-        "latent_dim": 2,
         "sac_lr": 1e-3,
         "alpha_lr": 1e-3,
+        "gamma": 0.99,
+        "psd_coef": 1.0,
+        "turn_coef": 0.0,
+        "regularity_coef": 0.0,
+        "radius_coef": 1.0,
         "L_min": 10,
         "L_max": 18,
         "num_periods": 9,
@@ -359,10 +351,11 @@ def radius_bonus(phi_next, L):
 
 
 def turn(phi_s, phi_next, L):
-    """Ours, not the paper's: 1 if phi_L(s_{t+1}) is phi_L(s_t) turned by pi/L on the circle of
-    diameter L. It falls with the distance from there, to 0 at two sides of the 2L-gon, and with
-    the radius: a step in the wrong direction, or near the origin, earns nothing."""
-    x, y = phi_s.unbind(dim=-1)  # (B,) each: a direction of rotation takes d = 2
+    """Ours, not the paper's: 1 if phi_L(s_{t+1}) is phi_L(s_t), turned by pi/L, on the circle of
+    diameter L. It is 0 if the two are two sides of the 2L-gon apart, and it shrinks with the
+    radius. A latent that rests on the circle earns 1/4, one that turns backwards next to nothing.
+    """
+    x, y = phi_s.unbind(dim=-1)  # (B,) each; turning has a direction only in a plane, so d is 2
     cos = torch.cos(torch.pi / L)
     sin = torch.sin(torch.pi / L)
     turned = torch.stack([cos * x - sin * y, sin * x + cos * y], dim=-1)  # (B, 2)
@@ -371,12 +364,12 @@ def turn(phi_s, phi_next, L):
 
 
 def decode(agent, phi, L, skill):
-    """Ours: the state as a function g of the phase, g(2 phi_L(s) / L, Embed(L)); (B, obs_dim)."""
+    """Ours: g(2 phi_L(s) / L, Embed(L)), the decoder's guess of the state, (B, obs_dim)."""
     return agent.decoder(2 * phi / L[:, None], skill)
 
 
 def decoding_error(decoded, obs, variance):
-    """Ours: the squared error over the variance, (B,), the mean over dimensions that move."""
+    """Ours: (decoded - obs)^2 / variance, the mean over the dimensions that move, (B,)."""
     moves = obs.var(dim=0) > 1e-6  # (obs_dim,)
     error = torch.where(moves, (decoded - obs) ** 2 / variance.clamp(min=1e-6), 0.0)
     return error.sum(dim=-1) / moves.sum().clamp(min=1)
@@ -388,13 +381,14 @@ def variance_by_period(obs, L):
     count = same.sum(dim=-1, keepdim=True)
     mean = same @ obs / count
     mean_square = same @ obs**2 / count
-    variance = (mean_square - mean**2) * count / (count - 1).clamp(min=1)
-    return variance + 0.01 * obs.var(dim=0)  # a skill that rests has hardly any of its own
+    variance = (mean_square - mean**2).clamp(min=0.0) * count / (count - 1).clamp(min=1)
+    return variance + 0.01 * obs.var(dim=0)  # a floor: a skill at rest has hardly any of its own
 
 
 def regularity(decoded, obs, L):
-    """Ours, not the paper's: 1 - the decoding error, at least 0. It is 1 if the state is a function
-    of the phase. Then the motion is a closed curve: it repeats itself, and once per turn."""
+    """Ours, not the paper's: 1 - the decoding error, at least 0. It is 1 if the latent tells the
+    state. Then the motion repeats with every turn. On a circle that is wound twice it is low,
+    because two states share a latent."""
     error = decoding_error(decoded, obs, variance_by_period(obs, L))
     return (1 - error).clamp(min=0.0)
 
@@ -659,7 +653,7 @@ def update(agent, buffer, args, train_phi=True):
         agent.optimizers["phi"].step()
         metrics.update(phi_metrics)
 
-        if args.regularity_coef > 0:  # ours: it does not touch the encoder
+        if args.regularity_coef > 0:  # ours: train the decoder; no gradient reaches the encoder
             decoded = decode(agent, phi_s.detach(), L, skill)
             decoder_loss = decoding_error(decoded, obs[0], obs[0].var(dim=0)).mean()
             agent.optimizers["decoder"].zero_grad()
@@ -675,21 +669,21 @@ def update(agent, buffer, args, train_phi=True):
         phi_s, phi_next = agent.phi(pair, batch.skill.expand(2, -1, -1))  # (B, d) each
         reward = args.psd_coef * psd_reward(phi_s, phi_next, L, args.kappa)
         reward += args.radius_coef * radius_bonus(phi_next, L)
-        r_ext = args.ext_coef * external_reward(batch.velocity, args.v_star)
+        ext_reward = args.ext_coef * external_reward(batch.velocity, args.v_star)
         if not args.ext_in_turn:
-            reward += r_ext
-        if args.turn_coef > 0:  # ours: what follows is paid in proportion to turn
-            turned = turn(phi_s, phi_next, L)
-            pay = torch.full_like(turned, args.turn_coef)
+            reward += ext_reward
+        if args.turn_coef > 0:  # ours: turn (turn_coef + regularity_coef regularity + ext_reward)
+            in_turn = turn(phi_s, phi_next, L)
+            factor = torch.full_like(in_turn, args.turn_coef)
             if args.ext_in_turn:
-                pay += r_ext
+                factor += ext_reward  # negative for going backwards, as in the paper
             if args.regularity_coef > 0:
                 decoded = decode(agent, phi_next, L, batch.skill)
                 regular = regularity(decoded, batch.next_obs, L)
-                pay += args.regularity_coef * regular
+                factor += args.regularity_coef * regular
                 metrics["psd/regularity"] = regular.mean()
-            reward += turned * pay
-            metrics["psd/turn"] = turned.mean()
+            reward += in_turn * factor
+            metrics["psd/turn"] = in_turn.mean()
 
     # Line 10: soft actor-critic
     alpha = agent.log_alpha.detach().exp()
@@ -1088,9 +1082,15 @@ def check_args(args, L_min, L_max):
     if args.buffer_size < needed:
         fail(f"--buffer-size must hold a batch and an epoch's episodes: {needed} or more")
     if args.turn_coef == 0 and (args.regularity_coef > 0 or args.ext_in_turn):
-        fail("--regularity-coef and --ext-in-turn are paid times turn: set --turn-coef, too")
+        fail("--regularity-coef and --ext-in-turn are multiplied by turn: set --turn-coef, too")
     if args.turn_coef > 0 and args.latent_dim != 2:
-        fail(f"--turn-coef needs --latent-dim 2, not {args.latent_dim}: a circle with a direction")
+        fail(
+            f"--turn-coef needs --latent-dim 2, not {args.latent_dim}: it turns latents in a plane"
+        )
+    if args.regularity_coef > 0 and min(args.batch_size, args.phi_batch_size) < 2:
+        fail("--regularity-coef needs batches of 2 or more, for it measures a variance")
+    if args.psd_coef + args.radius_coef + args.turn_coef + args.ext_coef == 0:
+        fail("every coefficient of the reward is 0: set --psd-coef, to begin with")
     if args.num_periods < 2:
         fail("--num-periods is 2 or more; for a single L set --L-min and --L-max to it")
     low = 1

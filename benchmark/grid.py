@@ -220,6 +220,26 @@ GRIDS["robots"] = {
     f"{robot}_s{seed}": f"{ROBOT.format(robot)}--seed {seed} {recipe}"
     for (robot, recipe), seed in itertools.product(RECIPES.items(), [1, 2, 3])
 }
+# The presets, from one command each; results/ holds these runs
+GRIDS["presets"] = {
+    f"{robot}_s{seed}": f"psd.py --env-id {robot}-v4 --preset cpu --seed {seed}"
+    for robot, seeds in [("HalfCheetah", 5), ("Ant", 3), ("Walker2d", 3)]
+    for seed in range(1, seeds + 1)
+}
+# What each term of the reward is for, at 64,000 gradient steps (docs/traps.md)
+PAPER_REWARD = "--psd-coef 1 --turn-coef 0 --regularity-coef 0 --ext-coef 1 --no-ext-in-turn"
+GRIDS["terms"] = variants(
+    "psd.py --env-id HalfCheetah-v4 --preset cpu",
+    epochs=1000,
+    seeds=[1, 2, 3],
+    paper=PAPER_REWARD,
+    radius=f"{PAPER_REWARD} --radius-coef 1",
+    turn="--regularity-coef 0",
+    turn_regularity="",
+    psd_turn_regularity="--psd-coef 1",
+    ext_added="--no-ext-in-turn --ext-coef 1",
+    gamma_99="--gamma 0.99",
+)
 GRIDS["ant"] = variants(
     ROBOT.format("Ant") + RECIPES["Ant"].split(" --total")[0],
     epochs=600,  # recipe_s1 is results/ant
