@@ -1309,7 +1309,7 @@ BLACK = (0, 0, 0)
 ORANGE = (213, 94, 0)
 
 
-def make_filmed_env(run, width=480, height=360):
+def make_filmed_env(run, width=480, height=360, max_steps=None):
     """An environment that renders off-screen, with the settings that make MuJoCo fast."""
     if sys.platform == "linux":
         os.environ.setdefault("MUJOCO_GL", "egl")
@@ -1319,7 +1319,7 @@ def make_filmed_env(run, width=480, height=360):
     probe.close()
     if has_model:
         kwargs |= {"width": width, "height": height, "camera_name": "track"}
-    env = make_env(run.script, run.args, **kwargs)
+    env = make_env(run.script, run.args, max_steps, **kwargs)
     if has_model:
         model = env.unwrapped.model
         model.vis.quality.offsamples = 0

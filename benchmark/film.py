@@ -84,13 +84,10 @@ class Clip:
 
 def film(run, L, args):
     """Frames and states of one episode of a skill."""
-    width = args.width // 2 * 2
-    height = args.width * 3 // 8 * 2
-    env = evaluate.Filmed(evaluate.make_filmed_env(run, width, height))
-    dt = getattr(env.unwrapped, "dt", None) or 0.05
+    dt = time_step(run)
     num_steps = math.ceil((args.skip + args.seconds) / dt)
-    env.spec.max_episode_steps = num_steps
-    set_time_limit(env, num_steps)
+    height = args.width * 3 // 4
+    env = evaluate.Filmed(evaluate.make_filmed_env(run, args.width, height, num_steps))
     skill = evaluate.skill_vector(run, L, None)[None]
     (episode,) = evaluate.rollout(run, [env], (args.seed, L), run.agent, skill)
     states = evaluate.states_of(run, env, episode)
@@ -99,11 +96,12 @@ def film(run, L, args):
     return Clip(L, frames, states, float(episode.velocity.mean()), dt)
 
 
-def set_time_limit(env, num_steps):
-    """The picture may be longer or shorter than an episode of training."""
-    while not hasattr(env, "_max_episode_steps"):
-        env = env.env
-    env._max_episode_steps = num_steps
+def time_step(run):
+    """Seconds per step of the environment."""
+    env = evaluate.make_env(run.script, run.args)
+    dt = getattr(env.unwrapped, "dt", None) or 0.05
+    env.close()
+    return dt
 
 
 def best_dimension(run, clips):
