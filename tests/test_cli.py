@@ -34,7 +34,7 @@ def test_a_script_copied_out_alone_explains_itself(tmp_path):
     for row in [
         "Walker2d episode_length 400, lam_1 10.0, lam_2 10.0, latent_dim 3, v_star 1.0, first_L 25",
         "any other episode_length 200, lam_1 5.0,",
-        "Ant action_scale",
+        "Ant ext_coef 3.0,",
     ]:
         assert row in " ".join(result.stdout.split())
     assert list(tmp_path.iterdir()) == [tmp_path / "my_psd.py"]
@@ -177,6 +177,15 @@ gym.register("TestUnbounded-v0", lambda **kwargs: Unbounded())
         ("--env-id CartPole-v1", "CartPole-v1 has actions Discrete(2)"),
         ("--env-id TestImages-v0", "TestImages-v0 has observations Box(0, 255, (8, 8, 3)"),
         ("--env-id TestUnbounded-v0", "psd.py needs bounded floats"),
+        ("--env-id Ant-v4 --max-pitch 0.8", "--max-pitch is for HalfCheetah, not for Ant-v4"),
+        ("--turn-coef 1 --latent-dim 3", "--turn-coef needs --latent-dim 2, not 3"),
+        ("--regularity-coef 1 --latent-dim 2", "multiplied by turn: set --turn-coef, too"),
+        ("--ext-in-turn --ext-coef 1 --latent-dim 2", "multiplied by turn: set --turn-coef, too"),
+        (
+            "--turn-coef 1 --regularity-coef 1 --latent-dim 2 --batch-size 1",
+            "--regularity-coef needs batches of 2 or more",
+        ),
+        ("--psd-coef 0", "every coefficient of the reward is 0"),
         (
             "--env-id HalfCheetah-v4 --no-terminate",
             "HalfCheetah-v4 cannot switch its termination off",

@@ -351,10 +351,10 @@ def test_episodes_that_are_too_short_for_phi_are_mentioned(capsys):
 # -------------------------------------------- Presets --------------------------------------------
 def test_a_preset_gives_the_defaults_and_flags_win(tmp_path):
     args, _ = psd.parse_args("--env-id Ant-v5 --preset cpu --gamma 0.9 --L-max 20".split())
-    assert (args.hidden_units, args.action_scale, args.latent_dim) == (256, 0.3, 2)
-    assert (args.gamma, args.L_min, args.L_max, args.episode_length) == (0.9, 8, 20, 200)
+    assert (args.hidden_units, args.ext_coef, args.latent_dim) == (128, 3.0, 2)
+    assert (args.gamma, args.L_min, args.L_max, args.episode_length) == (0.9, 6, 20, 200)
     args, _ = psd.parse_args("--env-id Swimmer-v4 --preset cpu".split())
-    assert (args.hidden_units, args.L_min, args.L_max, args.action_scale) == (256, 5, 20, 1.0)
+    assert (args.hidden_units, args.L_min, args.L_max, args.ext_coef) == (128, 5, 20, 0.0)
     args, _ = psd.parse_args(["--env-id=Walker2d-v4"])
     assert (args.preset, args.hidden_units, args.lam_1, args.L_min) == ("paper", 1024, 10.0, 25)
 

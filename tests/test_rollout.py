@@ -119,3 +119,19 @@ def test_period_return_is_the_mean_sum_of_r_psd_and_leaves_the_rng_alone(tiny_ar
             phi = agent.phi(torch.tensor(episode.obs), skill[:1].expand(len(episode.obs), -1))
         total += psd.psd_reward(phi[:-1], phi[1:], torch.tensor(7.0), tiny_args.kappa).sum().item()
     assert pytest.approx(total / 3) == R
+
+
+@pytest.mark.parametrize("max_pitch", [0.0, 0.8])
+def test_a_cheetah_that_tilts_ends_its_episode(max_pitch):
+    """Put on its head, by the physics alone: no other step ends, and no other robot is meant."""
+    args, _ = psd.parse_args(["--env-id", "HalfCheetah-v4", "--max-pitch", str(max_pitch)])
+    env = psd.make_env(args)
+    env.reset(seed=0)
+    rest = np.zeros(6, np.float32)
+    for pitch in (0.0, 0.7, -0.7, 1.0, -1.0):
+        data = env.unwrapped.data
+        position, velocity = data.qpos.copy(), np.zeros_like(data.qvel)
+        position[2] = pitch
+        env.unwrapped.set_state(position, velocity)
+        _, _, terminated, truncated, _ = env.step(rest)
+        assert terminated == (max_pitch > 0 and abs(pitch) > 0.8) and not truncated
