@@ -138,7 +138,7 @@ GRIDS = {
     ),
 }
 
-# the trap and its remedies, sixteen L (radius_s1 is results/halfcheetah_small)
+# the trap and its remedies, sixteen L (radius_s1 is results/radius_bonus/halfcheetah_small)
 SIXTEEN = f"--env-id HalfCheetah-v4 {FAST} --no-adaptive-sampling --L-min 5 --L-max 20 "
 SIXTEEN += "--num-periods 16"
 GRIDS["closed"] = variants(
@@ -242,7 +242,7 @@ GRIDS["terms"] = variants(
 )
 GRIDS["ant"] = variants(
     ROBOT.format("Ant") + RECIPES["Ant"].split(" --total")[0],
-    epochs=600,  # recipe_s1 is results/ant
+    epochs=600,  # recipe_s1 is results/radius_bonus/ant
     seeds=[1, 2],
     recipe="",
     action_scale_1="--action-scale 1",
