@@ -327,6 +327,10 @@ def method_of(result):
         return "SAC on $r_{ext}$"  # one skill: nothing to discriminate
     names = {"psd_metra": "PSD + METRA", "psd_pixel": "PSD from pixels"}
     terms = [names.get(script, plain(script.upper()))]
+    if args.get("turn_coef"):
+        terms.append("turn")
+    if args.get("regularity_coef"):
+        terms.append("regularity")
     if args.get("radius_coef"):
         terms.append("radius")
     if args.get("ext_coef"):

@@ -159,6 +159,8 @@ class Args:
     """episodes between two evaluations of the bounds; Table 2 says 2000, the text 1000"""
     adaptive_episodes: int = 5
     """evaluation episodes per bound"""
+    adaptive_gate: Literal["r_psd", "turn"] = "r_psd"
+    """what the return of a bound adds up: r_PSD, as in the paper, or turn (ours)"""
     adaptive_alpha: float = 0.9
     """alpha: a bound with a return above alpha T expands"""
     adaptive_beta: float = 0.4
@@ -460,7 +462,8 @@ def adapt_bounds(bounds, R_min, R_max, T, args):
 
 
 def period_return(envs, agent, L, progress, args):
-    """R_L of Section 3.4: the sum of r_PSD over an episode, averaged over several episodes."""
+    """R_L of Section 3.4: the sum of r_PSD over an episode, averaged over several episodes. With
+    --adaptive-gate turn (ours) the sum of turn, which a circle that is too fast does not have."""
     # NOTE(paper): open, how to act. Here deterministically, and resets have seeds of their own.
     num_episodes = args.adaptive_episodes
     period = torch.full((num_episodes,), float(L), device=agent.device)
@@ -471,8 +474,11 @@ def period_return(envs, agent, L, progress, args):
     returns = []
     for i in range(num_episodes):
         phi = encode(agent, episodes[i], skill[i])  # (n + 1, d)
-        r_psd = psd_reward(phi[:-1], phi[1:], period[i], args.kappa)  # (n,)
-        returns.append(r_psd.sum().item())
+        if args.adaptive_gate == "turn":
+            score = turn(phi[:-1], phi[1:], period[i])  # (n,)
+        else:
+            score = psd_reward(phi[:-1], phi[1:], period[i], args.kappa)  # (n,)
+        returns.append(score.sum().item())
     return np.mean(returns)
 
 
@@ -1083,10 +1089,9 @@ def check_args(args, L_min, L_max):
         fail(f"--buffer-size must hold a batch and an epoch's episodes: {needed} or more")
     if args.turn_coef == 0 and (args.regularity_coef > 0 or args.ext_in_turn):
         fail("--regularity-coef and --ext-in-turn are multiplied by turn: set --turn-coef, too")
-    if args.turn_coef > 0 and args.latent_dim != 2:
-        fail(
-            f"--turn-coef needs --latent-dim 2, not {args.latent_dim}: it turns latents in a plane"
-        )
+    uses_turn = args.turn_coef > 0 or args.adaptive_gate == "turn"
+    if uses_turn and args.latent_dim != 2:
+        fail(f"turn needs --latent-dim 2, not {args.latent_dim}: it turns latents in a plane")
     if args.regularity_coef > 0 and min(args.batch_size, args.phi_batch_size) < 2:
         fail("--regularity-coef needs batches of 2 or more, for it measures a variance")
     if args.psd_coef + args.radius_coef + args.turn_coef + args.ext_coef == 0:

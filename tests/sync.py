@@ -82,6 +82,7 @@ EXCEPTIONS |= {
         "ReplayBuffer": "frames of uint8, of which it makes stacks and crops",
         "sample_triplets": "stacks of frames",
         "update": STATE_ONLY,
+        "period_return": STATE_ONLY,
         "check_args": STATE_ONLY,
         "Actor": "behind a CNN",
         "Critic": "behind a CNN",

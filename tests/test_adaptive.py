@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import psd
 
@@ -60,3 +61,23 @@ def test_a_bound_that_fell_back_can_expand_again():
     for R_max, L_max in [(GOOD, 12), (BAD, 10), (BAD, 10), (GOOD, 12), (GOOD, 14)]:
         bounds = adapt(bounds, FAIR, R_max)
         assert bounds[:2] == (10, L_max)
+
+
+@pytest.mark.parametrize("gate", ["r_psd", "turn"])
+@pytest.mark.parametrize("P", [6, 20])
+def test_the_gate_on_turn_shuts_out_a_circle_that_is_too_fast(gate, P, tiny_args, monkeypatch):
+    """L = 10. A circle of six sides of the right length has an r_PSD of 1, a third of the radius,
+    and next to no turn. The true circle passes both gates."""
+    L, n = torch.tensor(10.0), 40
+    angle = 2 * torch.pi / P * torch.arange(n + 1)
+    radius = psd.side_length(L) / (2 * torch.sin(torch.tensor(torch.pi / P)))
+    phi = radius * torch.stack([angle.cos(), angle.sin()], dim=1)
+    monkeypatch.setattr(psd, "rollout", lambda *args, **kwargs: [None] * 5)
+    monkeypatch.setattr(psd, "encode", lambda *args: phi)
+    tiny_args.adaptive_gate = gate
+    agent = SimpleNamespace(device="cpu")
+    found = psd.period_return([None] * 5, agent, 10, {"epoch": 0}, tiny_args)
+    if P == 20 or gate == "r_psd":
+        assert found == pytest.approx(n, rel=1e-3)
+    else:
+        assert found < 0.2 * n

@@ -672,7 +672,7 @@ def test_defaults_are_the_papers_table_3():
     own, other = vars(psd_pixel.Args()), vars(psd.Args())  # all else is Table 2's
     differ = {k for k in own if k in other and own[k] != other[k]}
     assert differ == {"env_id", "buffer_size", "phi_batch_size", "embed_dim"}
-    of_psd_alone = {"psd_coef", "turn_coef", "regularity_coef", "ext_in_turn"}
+    of_psd_alone = {"psd_coef", "turn_coef", "regularity_coef", "ext_in_turn", "adaptive_gate"}
     assert set(other) - set(own) == {"normalize_obs", *of_psd_alone}
 
 
