@@ -1,17 +1,21 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Three commands do everything on a fresh machine: `make demo`, `make play` and `make test`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
 
-.PHONY: demo test lint clean
+.PHONY: demo play test lint clean
 
 $(VENV)/installed: requirements.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt
+$(VENV)/installed-play: $(VENV)/installed requirements-play.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-play.txt
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt requirements-play.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	touch $@
 
@@ -22,6 +26,10 @@ demo: $(VENV)/installed
 	$(BIN)/python evaluate.py $(RUN)
 	$(BIN)/python plot.py demo $(RUN) --out $(RUN)/demo.png
 	@echo "Look at $(RUN)/demo.png: the latent circles, and the pendulum that follows them."
+
+# A trained HalfCheetah in the browser, with a slider for L.
+play: $(VENV)/installed-play
+	$(BIN)/python play.py results/halfcheetah --open
 
 test: $(VENV)/installed-dev lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'slow or not slow'

@@ -48,7 +48,8 @@ from tqdm import tqdm
 from period import autocorrelation, return_error, spectrum, standardize, state_period
 
 HERE = Path(__file__).resolve().parent
-TOOLS = ("evaluate", "period", "play", "plot")  # beside the scripts; none has checkpoints
+# Beside the scripts; none has checkpoints
+TOOLS = ("evaluate", "period", "play", "play_export", "plot")
 STREAM = 20250  # sets the seeds of evaluation apart from those of training
 VERDICTS = {"true": 0.05, "close": 0.10}  # largest relative error of the period against 2L
 MAX_TILT = 0.8  # of an upright HalfCheetah, in radians
