@@ -367,7 +367,7 @@ def test_the_checkpoint_stores_the_resolved_arguments(tmp_path):
     assert None not in [v for k, v in saved.items() if k != "resume"]
 
 
-@pytest.mark.parametrize("env_id", ["HalfCheetah-v4", "Ant-v4", "Pendulum-v1"])
+@pytest.mark.parametrize("env_id", ["HalfCheetah-v4", "Pendulum-v1"])
 def test_the_cpu_preset_is_the_command_that_has_been_measured(env_id):
     folder = REPO / "results" / env_id.split("-")[0].lower()
     measured = torch.load(folder / "model.pt", weights_only=True)["args"]
