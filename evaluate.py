@@ -872,6 +872,8 @@ def steps_on_feet(run, env, trajectory):
     A robot that may fall ends its episode by falling. HalfCheetah has no such end: there the steps
     count in which the torso tilts by less than MAX_TILT."""
     T = run.args.episode_length
+    if isinstance(env, Recorded):
+        env = env.env
     robot = state_env(run, env)
     if robot_name(run) == "HalfCheetah":
         names = [name for name, _ in dimensions(robot, run.args)]

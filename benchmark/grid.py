@@ -220,7 +220,7 @@ GRIDS["robots"] = {
     f"{robot}_s{seed}": f"{ROBOT.format(robot)}--seed {seed} {recipe}"
     for (robot, recipe), seed in itertools.product(RECIPES.items(), [1, 2, 3])
 }
-# The presets, from one command each; results/ holds these runs
+# The presets, from one command each; results/ holds those of HalfCheetah
 GRIDS["presets"] = {
     f"{robot}_s{seed}": f"psd.py --env-id {robot}-v4 --preset cpu --seed {seed}"
     for robot, seeds in [("HalfCheetah", 5), ("Ant", 3), ("Walker2d", 3)]
