@@ -327,6 +327,8 @@ def method_of(result):
         return "SAC on $r_{ext}$"  # one skill: nothing to discriminate
     names = {"psd_metra": "PSD + METRA", "psd_pixel": "PSD from pixels"}
     terms = [names.get(script, plain(script.upper()))]
+    if args.get("psd_coef") == 0:
+        terms = ["PSD's $\\phi_L$"]  # the encoder is the paper's, the reward is not
     if args.get("turn_coef"):
         terms.append("turn")
     if args.get("regularity_coef"):

@@ -220,3 +220,10 @@ def test_bad_input_ends_in_one_line(run, tmp_path):
         assert expected in message and "\n" not in message, argv
         assert message.startswith("plot.py: error: ")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_reward_without_r_psd_is_named_as_such():
+    result = {"script": "psd", "env_id": "Ant-v4", "args": {"psd_coef": 1.0, "ext_coef": 1.0}}
+    assert plot.method_of(result) == "PSD + $r_{ext}$"
+    result["args"] = {"psd_coef": 0.0, "turn_coef": 1.0, "regularity_coef": 2.0}
+    assert plot.method_of(result) == "PSD's $\\phi_L$ + turn + regularity"
