@@ -52,7 +52,6 @@ HERE = Path(__file__).resolve().parent
 TOOLS = ("evaluate", "period", "play", "play_export", "plot")
 STREAM = 20250  # sets the seeds of evaluation apart from those of training
 VERDICTS = {"true": 0.05, "close": 0.10}  # largest relative error of the period against 2L
-MAX_TILT = 0.8  # of an upright HalfCheetah, in radians
 NUM_RANDOM = 16  # "skills" of random actions
 NUM_SHOWN = 3  # state dimensions that the JSON stores
 NUM_SWITCHED = 6  # L in the rollout that switches
@@ -369,7 +368,7 @@ def kind_of(script, saved_args):
     if not kinds:
         fail(f"{script.__name__}.py has neither L nor z: evaluate.py cannot measure it")
     kind = kinds[0]
-    functions = "Args Agent make_env rollout robot_name"
+    functions = "Args Agent make_env rollout robot_name has_fallen"
     if kind.has_L:
         functions += " embed_period encode latent_statistics side_length candidate_periods"
     functions += " check_env" if kind.has_pixels else " observation_statistics"
@@ -624,23 +623,30 @@ def physical_states(episode, statistics, skip):
 
 
 class Recorded(gym.Wrapper):
-    """Keeps the state of every step, which the agent of psd_pixel.py does not see."""
+    """Keeps what an Episode does not: the states behind pixels, and the steps after a fall."""
+
+    def __init__(self, env, run):
+        super().__init__(env)
+        self.script = run.script
+        self.is_cheetah = robot_name(run) == "HalfCheetah"
 
     def reset(self, **kwargs):
         obs, info = self.env.reset(**kwargs)
-        self.states = [info["state"]]
+        self.states = [info.get("state")]
+        self.fallen = []  # of a HalfCheetah, one entry per step
         return obs, info
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self.states.append(info["state"])
+        self.states.append(info.get("state"))
+        if self.is_cheetah:
+            self.fallen.append(self.script.has_fallen(self.unwrapped))
         return obs, reward, terminated, truncated, info
 
 
 def recorded_env(run, max_steps):
     """The environment of a run; `states_of` finds the states of its episode."""
-    env = make_env(run.script, run.args, max_steps)
-    return Recorded(env) if run.kind.has_pixels else env
+    return Recorded(make_env(run.script, run.args, max_steps), run)
 
 
 def state_env(run, env):
@@ -866,21 +872,16 @@ def common_period(periods):
     return median if num_agree >= needed else None
 
 
-def steps_on_feet(run, env, trajectory):
-    """Of the first T steps of an episode, those that the robot is on its feet; None if unknown.
+def steps_on_feet(run, env):
+    """Of the first T steps that `env` has just played, those on the robot's feet; None if unknown.
 
-    A robot that may fall ends its episode by falling. HalfCheetah has no such end: there the steps
-    count in which the torso tilts by less than MAX_TILT."""
+    A robot that Gymnasium terminates ends its episode by falling. HalfCheetah plays on after a
+    fall, so there the steps count in which it has not fallen."""
     T = run.args.episode_length
-    if isinstance(env, Recorded):
-        env = env.env
-    robot = state_env(run, env)
-    if robot_name(run) == "HalfCheetah":
-        names = [name for name, _ in dimensions(robot, run.args)]
-        pitch = trajectory[1 : T + 1, names.index("rooty")]
-        return int((np.abs(pitch) < MAX_TILT).sum())
-    if getattr(robot.unwrapped, "_terminate_when_unhealthy", False):
-        return min(len(trajectory) - 1, T)
+    if env.is_cheetah:
+        return env.fallen[:T].count(False)
+    if getattr(env.unwrapped, "_terminate_when_unhealthy", False):
+        return min(len(env.states) - 1, T)
     return None
 
 
@@ -893,7 +894,7 @@ def roll_out(run, skill, num_episodes):
     on_feet = []
     for env, episode in zip(envs, episodes):
         states.append(states_of(run, env, episode))
-        on_feet.append(steps_on_feet(run, env, states[-1]))
+        on_feet.append(steps_on_feet(run, env))
         env.close()
     upright = None
     if None not in on_feet:

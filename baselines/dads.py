@@ -95,8 +95,8 @@ class Args:
     """T, the maximum length of an episode (None: by robot)"""
     terminate: bool = True
     """end an episode when the robot falls, as Gymnasium does; the paper does not say"""
-    max_pitch: float = 0.0
-    """end a HalfCheetah's episode when it tilts by more than this, in radians (ours; 0: never)"""
+    end_when_fallen: bool = False
+    """end a HalfCheetah's episode when head or torso touches the floor, or it tilts far (ours)"""
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     normalize_obs: bool = False
@@ -159,7 +159,7 @@ CPU_PRESET = {
 CPU_PRESET_BY_ROBOT = {}
 
 SKILL_DIM = 2  # of a continuous skill
-MAY_BE_ZERO = ["seed", "num_skills", "ext_coef", "gamma", "max_pitch"]
+MAY_BE_ZERO = ["seed", "num_skills", "ext_coef", "gamma"]
 AT_MOST = {  # catches slips of the keyboard before they fill the memory
     "gamma": 1,
     "tau": 1,
@@ -172,8 +172,9 @@ AT_MOST = {  # catches slips of the keyboard before they fill the memory
     "episode_length": 1_000_000,
 }
 FIXED_ON_RESUME = [  # they shape what is stored; and `preset`, which sets defaults of new runs only
-    "env_id", "preset", "terminate", "max_pitch", "action_scale", "normalize_obs", "episode_length",
-    "episodes_per_epoch", "buffer_size", "hidden_layers", "hidden_units", "num_skills",
+    "env_id", "preset", "terminate", "end_when_fallen", "action_scale", "normalize_obs",
+    "episode_length", "episodes_per_epoch", "buffer_size", "hidden_layers", "hidden_units",
+    "num_skills",
 ]  # fmt: skip
 
 
@@ -532,17 +533,20 @@ def robot_name(env_id):
     return env_id.split(":")[-1].split("-")[0]
 
 
-class EndWhenTilted(gym.Wrapper):
-    """Ours: ends a HalfCheetah's episode when its torso tilts by more than max_pitch radians."""
+def has_fallen(cheetah):
+    """Does a HalfCheetah touch the floor with its head or torso, or tilt by more than 0.8 rad?"""
+    parts = {cheetah.model.geom(name).id for name in ("head", "torso")}
+    touching = cheetah.data.contact.geom  # one row per contact; a cheetah collides with floors only
+    pitch = cheetah.data.qpos[2]
+    return abs(pitch) > 0.8 or not parts.isdisjoint(touching.flat)
 
-    def __init__(self, env, max_pitch):
-        super().__init__(env)
-        self.max_pitch = max_pitch
+
+class EndWhenFallen(gym.Wrapper):
+    """Ours: a fall ends the episode, as it does for the robots that Gymnasium terminates."""
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
-        pitch = self.unwrapped.data.qpos[2]
-        return obs, reward, terminated or abs(pitch) > self.max_pitch, truncated, info
+        return obs, reward, terminated or has_fallen(self.unwrapped), truncated, info
 
 
 def make_env(args, max_steps=None, **kwargs):
@@ -565,10 +569,10 @@ def make_env(args, max_steps=None, **kwargs):
         env = gym.wrappers.FlattenObservation(env)
     check_space(args.env_id, "observations", env.observation_space)
     check_space(args.env_id, "actions", env.action_space)
-    if args.max_pitch > 0:
+    if args.end_when_fallen:
         if robot_name(args.env_id) != "HalfCheetah":
-            fail(f"--max-pitch is for HalfCheetah, not for {args.env_id}: leave it out")
-        env = EndWhenTilted(env, args.max_pitch)
+            fail(f"--end-when-fallen is for HalfCheetah, not {args.env_id}: leave it out")
+        env = EndWhenFallen(env)
     if not env.action_space.is_bounded() or env.action_space.dtype.kind != "f":
         fail(f"{args.env_id} has actions {env.action_space}: {SCRIPT}.py needs bounded floats")
     return gym.wrappers.TransformAction(env, lambda a: args.action_scale * a, env.action_space)

@@ -177,7 +177,7 @@ gym.register("TestUnbounded-v0", lambda **kwargs: Unbounded())
         ("--env-id CartPole-v1", "CartPole-v1 has actions Discrete(2)"),
         ("--env-id TestImages-v0", "TestImages-v0 has observations Box(0, 255, (8, 8, 3)"),
         ("--env-id TestUnbounded-v0", "psd.py needs bounded floats"),
-        ("--env-id Ant-v4 --max-pitch 0.8", "--max-pitch is for HalfCheetah, not for Ant-v4"),
+        ("--env-id Ant-v4 --end-when-fallen", "--end-when-fallen is for HalfCheetah, not Ant-v4"),
         ("--turn-coef 1 --latent-dim 3", "turn needs --latent-dim 2, not 3"),
         ("--adaptive-gate turn --latent-dim 3", "turn needs --latent-dim 2, not 3"),
         ("--regularity-coef 1 --latent-dim 2", "multiplied by turn: set --turn-coef, too"),

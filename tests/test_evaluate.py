@@ -74,7 +74,7 @@ class Clock(gym.Env):
 
     def __init__(self, period, steps, falls=None):
         self.period, self.steps, self.falls = period, steps, falls
-        self.spec = SimpleNamespace(max_episode_steps=steps, id="Clock-v0")
+        self.spec = SimpleNamespace(max_episode_steps=steps, additional_wrappers=())
 
     def observe(self):
         angle = 2 * np.pi * (self.t / self.period + self.offset)
@@ -179,24 +179,41 @@ def test_what_comes_after_a_fall_counts_as_nothing():
 def test_upright_is_the_share_of_T_on_its_feet():
     """Walker2d with resting motors falls, and that ends the episode. HalfCheetah stands, and lies
     on its back if it is put there."""
-    walker = psd.parse_args("--env-id Walker2d-v4 --episode-length 300".split())[0]
-    run = SimpleNamespace(script=psd, args=walker, kind=evaluate.KINDS["embed_dim"])
-    env = psd.make_env(walker)
-    states = np.zeros((101, 17))
-    assert evaluate.steps_on_feet(run, env, states) == 100
-    assert evaluate.steps_on_feet(run, env, np.zeros((901, 17))) == 300  # T and no more
-    walker.terminate = False
-    assert evaluate.steps_on_feet(run, psd.make_env(walker), states) is None
 
-    run.args = psd.parse_args("--env-id HalfCheetah-v4".split())[0]
-    env = psd.make_env(run.args)
-    states = np.zeros((201, 17))
-    states[51:151, 1] = np.linspace(-np.pi, np.pi, 100)  # turns over backwards
-    tilted = (np.abs(np.linspace(-np.pi, np.pi, 100)) >= 0.8).sum()
-    assert evaluate.steps_on_feet(run, env, states) == 200 - tilted
+    def on_feet(flags, rotate=(0, 0), steps=400):
+        """Steps on its feet of a robot whose motors rest; its torso is put at angle rotate[1] at
+        step rotate[0]."""
+        args = psd.parse_args(flags.split())[0]
+        run = SimpleNamespace(script=psd, args=args, kind=evaluate.KINDS["embed_dim"])
+        env = evaluate.recorded_env(run, steps)
+        env.reset(seed=0)
+        ended = False
+        while not ended:
+            if rotate[1] and len(env.states) == rotate[0]:
+                robot = env.unwrapped
+                position = robot.data.qpos.copy()
+                position[1:3] = 0.5, rotate[1]  # half a metre up
+                robot.set_state(position, 0 * robot.data.qvel)
+            _, _, terminated, truncated, _ = env.step(np.zeros(env.action_space.shape, np.float32))
+            ended = terminated or truncated
+        return evaluate.steps_on_feet(run, env), len(env.states) - 1
 
-    run.args = psd.parse_args("--env-id Pendulum-v1".split())[0]
-    assert evaluate.steps_on_feet(run, psd.make_env(run.args), states) is None
+    walker = "--env-id Walker2d-v4 --episode-length 300"
+    steps, length = on_feet(walker)
+    assert 10 < steps == length < 200  # it falls
+    assert on_feet(walker + " --no-terminate") == (None, 400)
+    assert on_feet(walker + " --episode-length 20 --L-min 5 --L-max 5")[0] == 20  # T and no more
+
+    cheetah = "--env-id HalfCheetah-v4 --episode-length 300"
+    assert on_feet(cheetah) == (300, 400)
+    on_its_back = (101, np.pi)
+    assert on_feet(cheetah, on_its_back) == (100, 400)
+    assert on_feet(cheetah + " --end-when-fallen", on_its_back) == (100, 101)
+    nose_first = (101, 0.9)  # it stays down
+    steps, length = on_feet(cheetah, nose_first)
+    assert 100 <= steps < 150 and length == 400
+
+    assert on_feet("--env-id Pendulum-v1")[0] is None
 
 
 def test_the_episode_to_draw_has_the_period_reported():

@@ -121,17 +121,42 @@ def test_period_return_is_the_mean_sum_of_r_psd_and_leaves_the_rng_alone(tiny_ar
     assert pytest.approx(total / 3) == R
 
 
-@pytest.mark.parametrize("max_pitch", [0.0, 0.8])
-def test_a_cheetah_that_tilts_ends_its_episode(max_pitch):
-    """Put on its head, by the physics alone: no other step ends, and no other robot is meant."""
-    args, _ = psd.parse_args(["--env-id", "HalfCheetah-v4", "--max-pitch", str(max_pitch)])
+def cheetah_at(height, pitch, flags=()):
+    """A HalfCheetah with straight legs, its torso at a height above its rest and at a pitch."""
+    args, _ = psd.parse_args(["--env-id", "HalfCheetah-v4", *flags])
     env = psd.make_env(args)
     env.reset(seed=0)
-    rest = np.zeros(6, np.float32)
-    for pitch in (0.0, 0.7, -0.7, 1.0, -1.0):
-        data = env.unwrapped.data
-        position, velocity = data.qpos.copy(), np.zeros_like(data.qvel)
-        position[2] = pitch
-        env.unwrapped.set_state(position, velocity)
-        _, _, terminated, truncated, _ = env.step(rest)
-        assert terminated == (max_pitch > 0 and abs(pitch) > 0.8) and not truncated
+    position = np.zeros_like(env.unwrapped.data.qpos)
+    position[1:3] = height, pitch
+    env.unwrapped.set_state(position, np.zeros_like(env.unwrapped.data.qvel))
+    return env
+
+
+@pytest.mark.parametrize(
+    "height, pitch, fallen",
+    [
+        (0.0, 0.0, False),
+        (0.5, 0.7, False),
+        (0.5, -0.7, False),
+        (0.5, 0.9, True),  # in the air
+        (0.5, -0.9, True),
+        (0.0, np.pi, True),
+        (-0.4, 0.7, True),  # on head and chest
+        (-0.66, 0.0, True),  # on its belly
+    ],
+)
+def test_head_torso_or_a_large_pitch_make_a_fall(height, pitch, fallen):
+    assert psd.has_fallen(cheetah_at(height, pitch).unwrapped) == fallen
+
+
+@pytest.mark.parametrize("flags", [[], ["--end-when-fallen"]])
+@pytest.mark.parametrize("height, pitch", [(0.0, 0.0), (0.3, 0.9)])
+def test_a_cheetah_that_falls_ends_its_episode(flags, height, pitch):
+    """With motors at rest, a cheetah that is dropped nose first falls over; a level one stands."""
+    env = cheetah_at(height, pitch, flags)
+    ends = False
+    for _ in range(100):
+        _, _, terminated, truncated, _ = env.step(np.zeros(6, np.float32))
+        assert terminated == (bool(flags) and psd.has_fallen(env.unwrapped)) and not truncated
+        ends = ends or terminated
+    assert ends == (bool(flags) and pitch > 0)

@@ -202,8 +202,8 @@ def test_the_reward_of_an_update(coefficient, tiny_args, make_agent_and_buffer, 
         if coefficient:
             scaled = phi_next * 2 / period[:, None]
             decoded = agent.decoder(torch.cat([scaled, batch.skill], dim=1))
-            expected += coefficient * turned * psd.regularity(decoded, batch.next_obs, period)
-            expected += turned * r_ext
+            regular = psd.regularity(decoded, batch.next_obs, period)
+            expected += turned * regular * (coefficient + r_ext)
         else:
             expected += r_ext
     torch.testing.assert_close(seen["reward"], expected)
