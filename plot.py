@@ -1,4 +1,5 @@
-"""The paper's figures, from the JSON of evaluate.py alone (Figure 9: from TensorBoard files).
+"""The paper's figures, from the JSON of evaluate.py alone (Figure 9: from TensorBoard files, and
+`curves`: from CSV files of benchmark/progress.py).
 
     python plot.py fig5 runs/NAME --out fig5.png      # or .svg, .pdf
     python plot.py fig12 runs/A runs/B runs/C         # several runs, where a figure takes several
@@ -10,13 +11,14 @@
     fig6   histograms of 1-step and L-step distances    fig12  their errors, mean over seeds
     fig7   PSD from pixels: what it sees, spectra       fig8   PSD with METRA: where z and L lead
     demo   circle and state of each L, side by side     periods measured period against L
-    report all figures of one run
+    report all figures of one run                       curves learning curves, seeds as spread
 
 A figure is one function from runs to a matplotlib Figure, registered by `@figure`. A run is a
 folder that holds evaluation.json, or the JSON file itself. Table 1 is made by benchmark/grid.py.
 """
 
 import base64
+import csv
 import html
 import io
 import json
@@ -131,6 +133,25 @@ def read_scalars(folder, tags):
 
 def has_scalars(folder):
     return any(folder.glob("events.out.tfevents.*"))
+
+
+def read_progress(path):
+    """The columns of a CSV file of benchmark/progress.py; an empty cell is nan."""
+    file = Path(path) / "progress.csv" if Path(path).is_dir() else Path(path)
+    try:
+        with open(file, newline="") as lines:
+            rows = list(csv.DictReader(lines))
+        columns = {}
+        for name in rows[0]:
+            columns[name] = np.array([float(row[name] or "nan") for row in rows])
+        if not np.all(np.diff(columns["gradient_steps"]) > 0):
+            raise ValueError("gradient steps do not grow")
+    except OSError as error:
+        advice = f"python benchmark/progress.py RUN --out {file} writes it"
+        fail(f"{file} cannot be read ({error.strerror}): {advice}")
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        fail(f"{file} is damaged, or not of benchmark/progress.py ({type(error).__name__})")
+    return Run(file, columns)
 
 
 # --------------------------------------- Checks ---------------------------------------
@@ -982,6 +1003,63 @@ def draw_periods(ax, result, number):
         ax.scatter(x, y, s=12, color=shade, marker="x", lw=0.8, **place)
 
 
+CURVES = {  # column of progress.csv -> label
+    "true": "true skills",
+    "turn": "turn",
+    "regularity": "regularity",
+    "r_psd": "$r_{PSD}$",
+    "speed": "speed [m/s]",
+    "episode_length": "episode length [steps]",
+}
+
+
+@figure
+def curves(runs, labels=()):
+    """Learning curves: the mean over the seeds of each label, and the range from worst to best."""
+    groups = defaultdict(list)  # {label: columns of one run each}
+    for i, run in enumerate(runs):
+        groups[labels[i] if labels else ""].append(run.result)
+    names = [name for name in CURVES if any(name in run.result for run in runs)]
+    if not names:
+        fail(f"{runs[0].path} has none of the columns {', '.join(CURVES)}")
+    fig, axes = plt.subplots(
+        -(-len(names) // 3), min(len(names), 3), figsize=(WIDTH, 1.9 * -(-len(names) // 3)),
+        squeeze=False,
+    )  # fmt: skip
+    for ax in axes.flat[len(names) :]:
+        ax.set_axis_off()
+    for ax, name in zip(axes.flat, names):
+        for (label, columns), colour in zip(groups.items(), [BLUE, ORANGE, GREEN, PURPLE] * 9):
+            seeds = [one for one in columns if name in one]
+            if seeds:
+                text = f"{label}, " if label else ""
+                text += "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+                draw_curve(ax, seeds, name, colour, text)
+        ax.set(xlabel="gradient steps / 1,000", ylabel=CURVES[name], ylim=(0, None))
+    axes.flat[0].legend(loc="lower right")
+    return fig
+
+
+def draw_curve(ax, seeds, name, colour, label):
+    """A thin line per seed, their mean, and the range between them as far as all were trained."""
+    known = []
+    for columns in seeds:
+        is_known = ~np.isnan(columns[name])
+        known.append((columns["gradient_steps"][is_known] / 1000, columns[name][is_known]))
+    known = [(x, y) for x, y in known if len(x) > 0]
+    if not known:
+        return
+    few = max(len(x) for x, _ in known) < 10  # as for true skills, of which each was judged
+    for x, y in known:
+        ax.plot(x, y, color=colour, lw=0.4, alpha=0.6, marker="o" if few else None, ms=2.5)
+    start = max(x[0] for x, _ in known)
+    stop = min(x[-1] for x, _ in known)
+    grid = np.linspace(start, stop, 200)
+    together = np.array([np.interp(grid, x, y) for x, y in known])
+    ax.plot(grid, together.mean(axis=0), color=colour, lw=1.4, label=label)
+    ax.fill_between(grid, together.min(axis=0), together.max(axis=0), color=colour, alpha=0.2, lw=0)
+
+
 @figure
 def demo(runs):
     """The latent circle of three trained L beside the state that goes with it."""
@@ -1202,7 +1280,7 @@ def report_arguments(result):
 
 # ---------------------------------------- Main ----------------------------------------
 WITHOUT_L = ["fig3", "fig9"]  # figures that skills without L have, too
-OF_EVERY_Z = ["fig3", "fig8", "periods", "report"]  # the others show the first z of psd_metra.py
+OF_EVERY_Z = ["fig3", "fig8", "periods", "curves", "report"]  # others: the first z of psd_metra.py
 OF_ONE_RUN = ["demo", "report"]
 FigureName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FIGURE")]
 RunPaths = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -1213,14 +1291,18 @@ class Args:
     figure: FigureName  # fig1, fig3, ..., demo or report
     runs: RunPaths = ()  # run folders, or JSON files of evaluate.py
     out: str | None = None  # .png, .svg, .pdf or .html (None: beside the first run's JSON)
+    labels: tuple[str, ...] = ()  # of curves, one per run; runs with the same label are seeds
 
 
 def main(argv=None):
     args = tyro.cli(Args, args=argv, description=__doc__)
     check_request(args)
-    runs = [read_run(path, needs_json=args.figure != "fig9") for path in args.runs]
-    for path, run in zip(args.runs, runs):
-        check_data(args.figure, path, run.result)
+    if args.figure == "curves":
+        runs = [read_progress(path) for path in args.runs]
+    else:
+        runs = [read_run(path, needs_json=args.figure != "fig9") for path in args.runs]
+        for path, run in zip(args.runs, runs):
+            check_data(args.figure, path, run.result)
     out = output_file(args)
     if args.figure not in OF_EVERY_Z:
         runs = [one_direction(run) for run in runs]
@@ -1230,7 +1312,8 @@ def main(argv=None):
             write = partial(Path.write_bytes, data=page)
         else:
             metadata = {"Date": None} if out.suffix == ".svg" else None  # same data, same bytes
-            write = partial(FIGURES[args.figure](runs).savefig, metadata=metadata)
+            options = {"labels": args.labels} if args.figure == "curves" else {}
+            write = partial(FIGURES[args.figure](runs, **options).savefig, metadata=metadata)
         try:
             write_whole(out, write)
         except OSError as error:
@@ -1255,6 +1338,10 @@ def check_request(args):
         fail(f"{args.figure} takes one run, and {len(args.runs)} are given: name one of them")
     if args.out and Path(args.out).is_dir():
         fail(f"--out {args.out} is a folder: give a file in it")
+    if args.labels and args.figure != "curves":
+        fail(f"--labels are for curves, not for {args.figure}: leave them out")
+    if args.labels and len(args.labels) != len(args.runs):
+        fail(f"{len(args.labels)} labels for {len(args.runs)} runs: give one per run")
 
 
 def output_file(args):

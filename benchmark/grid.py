@@ -3,7 +3,7 @@
     python benchmark/grid.py                       # the grids
     python benchmark/grid.py traps                 # the commands of one
     python benchmark/grid.py traps --run --jobs 2  # run what is missing, one core each
-    python benchmark/grid.py traps --table         # fraction of true skills, one row per variant
+    python benchmark/grid.py traps --table         # true skills by seed, one row per variant
     python benchmark/grid.py table1 --table --read results/table1.json   # Table 1 in Markdown
     python benchmark/grid.py table1 --table --read results/table1 --out table1.json   # its numbers
 
@@ -38,6 +38,7 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 import plot  # noqa: E402
+from benchmark import seeds as seed_statistics  # noqa: E402
 
 THEN = " then "  # parts the stages of a run: what follows are flags to continue with
 # Small networks, fast learning rates, normalised observations: a laptop's hour (docs/traps.md)
@@ -464,17 +465,6 @@ def run_all(runs, folder, jobs):
 
 
 # ---------------------------- The table of true skills --------------------------------
-def wilson(true, total, z=1.96):
-    """The 95 % interval of a fraction that was seen `true` times in `total`."""
-    p = true / total
-    spread = z * np.sqrt(p * (1 - p) / total + z**2 / (4 * total**2))
-    centre = p + z**2 / (2 * total)
-    scale = 1 + z**2 / total
-    low = max((centre - spread) / scale, 0.0)  # rounding may leave the range from 0 to 1
-    high = min((centre + spread) / scale, 1.0)
-    return low, high
-
-
 def true_skills(names, folder):
     """{variant: {seed: the skills whose L was trained}}, of the runs that have been judged."""
     rows = {}
@@ -500,26 +490,47 @@ def trained_skills(result):
     return rows
 
 
+def count_true(skills, tolerance):
+    """How many skills have a period within `tolerance` of 2L."""
+    errors = [abs((skill["period"] or np.inf) / (2 * skill["L"]) - 1) for skill in skills]
+    return sum(error <= tolerance for error in errors)
+
+
 def true_skills_text(rows):
-    """One row per variant, in Markdown: skills within 5 and 10 % of 2L, and their mean r_PSD."""
+    """One row per variant, in Markdown. A seed is one number: how many skills are true (5 %)."""
+    first = next(iter(rows), None)
     lines = [
-        "| variant | seeds | within 5 % | 95 % interval | within 10 % | r_PSD | radius |",
+        f"| variant | L | true, by seed | mean | more than {first} | r_PSD | radius |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
+    counts = {}  # {variant: true skills of each seed}
     for variant, seeds in rows.items():
+        counts[variant] = [count_true(skills, 0.05) for skills in seeds.values()]
+    for variant, seeds in rows.items():
+        trained = sorted({len(skills) for skills in seeds.values()})
         skills = [skill for one_seed in seeds.values() for skill in one_seed]
-        total = len(skills)
-        errors = [abs((skill["period"] or np.inf) / (2 * skill["L"]) - 1) for skill in skills]
-        good = sum(error <= 0.05 for error in errors)
-        fair = sum(error <= 0.1 for error in errors)
-        low, high = wilson(good, total)
-        r_psd = np.mean([skill["r_psd"] for skill in skills])
-        radius = np.mean([skill["radius"] for skill in skills])
-        lines.append(
-            f"| {variant} | {len(seeds)} | {good} of {total} | {low:.2f} to {high:.2f} "
-            f"| {fair} of {total} | {r_psd:.2f} | {radius:.2f} |"
-        )
-    return "\n".join(lines) + "\n"
+        cells = [
+            variant,
+            " or ".join(str(count) for count in trained),
+            ", ".join(str(count) for count in counts[variant]),
+            seed_statistics.text_of(seed_statistics.summary(counts[variant]), "{:.1f}"),
+            "" if variant == first else improvement_text(counts[variant], counts[first]),
+            f"{np.mean([skill['r_psd'] for skill in skills]):.2f}",
+            f"{np.mean([skill['radius'] for skill in skills]):.2f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    note = "In brackets: 95 % bootstrap interval over seeds, and their number.\n"
+    return "\n".join(lines) + "\n\n" + note
+
+
+def improvement_text(counts, others):
+    """The probability that a seed has more true skills than one of the first variant."""
+    found = seed_statistics.probability_of_improvement(counts, others)
+    text = f"{found['value']:.2f}"
+    if found["interval"] is not None:
+        low, high = found["interval"]
+        text += f" ({low:.2f} to {high:.2f})"
+    return text
 
 
 # --------------------------------------- Table 1 --------------------------------------
@@ -544,8 +555,6 @@ PAPER_TABLE_1 = {  # mean ± spread over 10 seeds of DIAYN, DADS, CSD, METRA and
     "HalfCheetahFriction-v0": "13.2 ± 3.4, 12.4 ± 2.9, 12.5 ± 3.8, 30.1 ± 13.1, 43.4 ± 19.1",
     "Walker2dFriction-v0": "4.6 ± 1.2, 1.6 ± 0.1, 5.3 ± 0.3, 5.2 ± 1.6, 8.7 ± 1.7",
 }
-# Student's t, 97.5 %, from 2 seeds to 10
-STUDENT = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
 SAME_FOR_ALL_SEEDS = ["episodes", "eval_episodes", "skill_seed", "skill_epochs", "ext_coef"]
 DOWNSTREAM_KEYS = ["task", "seed", "mean", *SAME_FOR_ALL_SEEDS]
 
@@ -568,7 +577,7 @@ def table1(names, folder):
             "method": method,
             "policy": policy,
             "mean": float(np.mean(means)),
-            "interval": student_interval(means),
+            "interval": seed_statistics.summary(means)["interval"],
             "seeds": [result["seed"] for result in results],
             "means": means,
         }
@@ -579,17 +588,6 @@ def table1(names, folder):
             cell[key] = values[0]
         cells.append(cell)
     return {"cells": cells}
-
-
-def student_interval(means):
-    """The 95 % interval of the mean over seeds, by Student's t; None for a single seed."""
-    count = len(means)
-    if count == 1:
-        return None
-    t = STUDENT[min(count, 10) - 2]
-    half = t * np.std(means, ddof=1) / np.sqrt(count)
-    centre = np.mean(means)
-    return [float(centre - half), float(centre + half)]
 
 
 def table1_text(content):
@@ -633,7 +631,7 @@ def table1_notes(cells):
     if cells:
         text += f"Skills: {epochs} epochs, trained with seed {seeds}: "
         text += "one set per method, for all seeds of PPO.\n"
-    return text + "In brackets: 95 % interval of the mean over PPO's seeds, and their number.\n"
+    return text + "In brackets: 95 % bootstrap interval over PPO's seeds, and their number.\n"
 
 
 def alternatives(numbers):

@@ -64,7 +64,8 @@ def coloured(pixels):
 
 
 def test_every_figure_is_tested():
-    elsewhere = {"fig7", "fig8"}  # of pixels, of z and L: test_psd_pixel.py, test_psd_metra.py
+    # Of pixels, of z and L: test_psd_pixel.py, test_psd_metra.py; curves: at the end
+    elsewhere = {"fig7", "fig8", "curves"}
     assert {*LABELS, *elsewhere} == set(plot.FIGURES)
 
 
@@ -227,3 +228,64 @@ def test_a_reward_without_r_psd_is_named_as_such():
     assert plot.method_of(result) == "PSD + $r_{ext}$"
     result["args"] = {"psd_coef": 0.0, "turn_coef": 1.0, "regularity_coef": 2.0}
     assert plot.method_of(result) == "PSD's $\\phi_L$ + turn + regularity"
+
+
+PROGRESS = "epoch,gradient_steps,minutes,turn,true\n"
+
+
+def write_progress(path, offset, steps=(64, 128, 192)):
+    lines = [
+        f"{i},{n},{n / 60},{0.1 * i + offset},{8 if i == 2 else ''}" for i, n in enumerate(steps)
+    ]
+    path.write_text(PROGRESS + "\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_curves_show_the_mean_over_seeds_and_their_range(tmp_path):
+    """Seeds at 0 and 0.2 above a line of slope 0.1, the second one trained for longer."""
+    paths = [
+        write_progress(tmp_path / "a.csv", 0.0),
+        write_progress(tmp_path / "b.csv", 0.2, steps=(64, 128, 192, 256)),
+        write_progress(tmp_path / "c.csv", 0.5),
+    ]
+    runs = [plot.read_progress(path) for path in paths]
+    fig = plot.curves(runs, labels=["ours", "ours", "paper"])
+    true, turn = [ax for ax in fig.axes if ax.axison]
+    assert (true.get_ylabel(), turn.get_ylabel()) == ("true skills", "turn")
+    means = {line.get_label(): line for line in turn.lines if line.get_linewidth() > 1}
+    assert set(means) == {"ours, 2 seeds", "paper, 1 seed"}
+    x, y = means["ours, 2 seeds"].get_data()
+    assert x[[0, -1]] == pytest.approx([0.064, 0.192]) and y[[0, -1]] == pytest.approx([0.1, 0.3])
+    band = turn.collections[0].get_paths()[0].vertices[:, 1]
+    assert band.min() == pytest.approx(0.0) and band.max() == pytest.approx(0.4)
+    plot.plt.close(fig)
+    plot.main(["curves", *paths, "--labels", "A", "A", "B", "--out", str(tmp_path / "out.png")])
+    assert (tmp_path / "out.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "is damaged, or not of benchmark/progress.py"),
+        (PROGRESS, "is damaged, or not of benchmark/progress.py"),
+        (PROGRESS + "1,128,1,0.1,\n2,64,2,0.1,\n", "is damaged, or not of benchmark/progress.py"),
+        (PROGRESS + "1,64,1,much,\n", "is damaged, or not of benchmark/progress.py"),
+        ("epoch,gradient_steps\n1,64\n", "has none of the columns"),
+        (None, "cannot be read"),
+    ],
+)
+def test_curves_of_something_else_get_one_line(tmp_path, text, message):
+    path = tmp_path / "progress.csv"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SystemExit, match=message):
+        plot.main(["curves", str(path), "--out", str(tmp_path / "out.png")])
+    assert not (tmp_path / "out.png").exists()
+
+
+def test_labels_have_to_fit(tmp_path):
+    path = write_progress(tmp_path / "a.csv", 0.0)
+    with pytest.raises(SystemExit, match="2 labels for 1 runs"):
+        plot.main(["curves", path, "--labels", "a", "b"])
+    with pytest.raises(SystemExit, match="--labels are for curves, not for fig1"):
+        plot.main(["fig1", path, "--labels", "a"])
