@@ -3,18 +3,21 @@
     python benchmark/grid.py                       # the grids
     python benchmark/grid.py traps                 # the commands of one
     python benchmark/grid.py traps --run --jobs 2  # run what is missing, one core each
+    python benchmark/grid.py traps --slurm --partition cpu --hours 12   # on a cluster
     python benchmark/grid.py traps --table         # true skills by seed, one row per variant
     python benchmark/grid.py table1 --table --read results/table1.json   # Table 1 in Markdown
     python benchmark/grid.py table1 --table --read results/table1 --out table1.json   # its numbers
 
 A run that was stopped is continued. A run that is complete, or that another process trains, is left
 alone. A folder that cannot be continued is renamed to NAME.aside-1; nothing is ever removed.
+SIGTERM or Ctrl-C lets every run save, and stops the grid. docs/scale.md is about clusters.
 """
 
 import itertools
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -70,6 +73,14 @@ def variants(command, epochs, seeds, **flags):
 
 
 GRIDS = {
+    # four runs of seconds, to try a cluster
+    "smoke": variants(
+        "psd.py --env-id Pendulum-v1 --hidden-units 16 --batch-size 32 --phi-batch-size 32 "
+        "--updates-per-epoch 8 --no-adaptive-sampling --L-min 5 --L-max 8 --num-periods 2",
+        epochs=30,
+        seeds=[1, 2, 3, 4],
+        tiny="",
+    ),
     # docs/traps.md: the paper's reward and the radius bonus
     "traps": variants(CHEETAH, 600, seeds=[1, 2], paper="", radius="--radius-coef 1"),
     # with other lambda_2, without and with the bonus; and phi ahead of the policy
@@ -329,7 +340,15 @@ class Args:
     grid: Annotated[str | None, tyro.conf.Positional] = None  # which one; none: list them
     only: str = ""  # the run of this name; if there is none, those whose name contains it
     run: bool = False  # run and judge what is missing
-    jobs: int = 1  # runs at the same time, each on one core
+    jobs: int | None = None  # runs at the same time (None: 1, or on a cluster as many as it allows)
+    cuda: bool = False  # train on a GPU
+    slurm: bool = False  # submit what is missing to a cluster, one array job; needs submitit
+    cluster: Literal["slurm", "local"] = "slurm"  # local: processes of this machine, to try it
+    partition: str | None = None  # of Slurm (None: the cluster's own choice)
+    hours: float = 24.0  # time limit of a job; a run that needs longer is queued again and resumes
+    memory: int = 4  # gigabytes per run
+    gpus: int = 0  # per run; 1 also sets --cuda
+    wait: bool = False  # with --slurm: wait for the end of all runs, and name those that failed
     table: bool = False  # print a table of what has been measured so far
     read: str | None = None  # of which runs: a folder, or an --out of before (None: runs/GRID)
     out: str | None = None  # also write the table: numbers to a .json, Markdown to a .md
@@ -393,7 +412,7 @@ def move_aside(run_dir):
             return run_dir.rename(aside)
 
 
-def run_and_judge(name, command, run_dir):
+def run_and_judge(name, command, run_dir, cuda=False):
     """Trains a run as far as is missing, then judges it, unless these weights have been judged.
 
     A folder that cannot be continued is moved aside, never removed: it may be somebody's."""
@@ -425,6 +444,8 @@ def run_and_judge(name, command, run_dir):
             flags = [*script, "--resume", str(run_dir), "--total-epochs", total]
         else:
             flags = [*script, "--resume", str(run_dir), *flags]
+        if cuda:
+            flags.append("--cuda")
         print(f"{name}: {' '.join(flags)}", flush=True)
         call(flags, run_dir.parent / f"{name}.log")
     if not judges_itself and is_out_of_date(judgement, run_dir / "model.pt"):
@@ -445,22 +466,123 @@ def call(flags, log):
     command = [sys.executable, str(REPO / flags[0]), *flags[1:]]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with open(log, "a") as file:
-        subprocess.run(command, check=True, stdout=file, stderr=file, env=environment)
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+        CHILDREN.append(process)
+        if STOPPED:  # the signal came between the last check and this line
+            process.terminate()
+        code = process.wait()
+        CHILDREN.remove(process)
+    if code != 0:
+        raise subprocess.CalledProcessError(code, command)
 
 
-def run_all(runs, folder, jobs):
+CHILDREN = []  # the scripts that are running
+STOPPED = []  # the signal that stopped this grid, if any
+
+
+def on_signal(number, frame):
+    """Lets the running scripts save and end. No other run is started."""
+    STOPPED.append(number)
+    for process in CHILDREN:
+        process.terminate()
+
+
+def run_all(runs, folder, jobs, cuda=False):
     """Runs what is missing, `jobs` at the same time. Returns the names of those that failed."""
     failed = []
 
     def attempt(name):
+        if STOPPED:
+            return
         try:
-            run_and_judge(name, runs[name], folder / name)
+            run_and_judge(name, runs[name], folder / name, cuda)
         except subprocess.CalledProcessError:  # the other runs continue
+            if STOPPED:
+                print(f"{name}: stopped; the same command continues it", flush=True)
+                return
             print(f"{name}: failed, the end of {folder / name}*.log says why", flush=True)
             failed.append(name)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(attempt, runs))
+    before = {number: signal.signal(number, on_signal) for number in SIGNALS}
+    try:
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(attempt, runs))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if STOPPED:
+        sys.exit(128 + STOPPED.pop())
+    return failed
+
+
+SIGNALS = [signal.SIGTERM, signal.SIGINT]
+
+
+# ------------------------------------- On a cluster -----------------------------------
+class Job:
+    """One run of a grid as a job of submitit: `python benchmark/grid.py GRID --only NAME --run`.
+
+    Slurm warns a job before a preemption or a time-out, and submitit then calls `checkpoint`: the
+    run saves, and the same job is queued again. There it continues where it was."""
+
+    def __call__(self, command):
+        self.process = subprocess.Popen(command)
+        code = self.process.wait()
+        if code != 0:
+            raise RuntimeError(f"exit code {code} of {shlex.join(command)}")
+
+    def checkpoint(self, command):
+        from submitit.helpers import DelayedSubmission
+
+        self.process.terminate()
+        # Not process.wait, which the interrupted __call__ is in the middle of
+        os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        return DelayedSubmission(Job(), command)
+
+
+def submit(args, names):
+    """Submits runs as one array job. Returns {name: job of submitit}."""
+    try:
+        import submitit
+    except ImportError:
+        fail("--slurm needs submitit: pip install submitit")
+    logs = Path("runs") / args.grid / "jobs"
+    again = 1000  # times that a run may reach the time limit and be queued again
+    limits = {f"{args.cluster}_max_num_timeout": again}
+    try:
+        executor = submitit.AutoExecutor(folder=logs, cluster=args.cluster, **limits)
+    except RuntimeError as error:  # there is no sbatch here
+        fail(f"cannot submit to {args.cluster} ({error}): is this a machine of the cluster?")
+    executor.update_parameters(
+        name=f"psd-{args.grid}",
+        timeout_min=max(round(60 * args.hours), 1),
+        mem_gb=args.memory,
+        cpus_per_task=1,
+        gpus_per_node=args.gpus,
+        slurm_partition=args.partition,
+        slurm_array_parallelism=args.jobs or 256,
+    )
+    jobs = {}
+    with executor.batch():
+        for name in names:
+            command = [sys.executable, str(Path(__file__).resolve()), args.grid]
+            command += ["--only", name, "--run"]
+            if args.cuda or args.gpus > 0:
+                command.append("--cuda")
+            jobs[name] = executor.submit(Job(), command)
+    for name, job in jobs.items():
+        print(f"{name}: job {job.job_id}, logs {job.paths.stdout}", flush=True)
+    return jobs
+
+
+def wait_for(jobs):
+    """Waits for jobs, and says how each ended. Returns the names of those that failed."""
+    failed = []
+    for name, job in jobs.items():
+        error = job.exception()  # waits
+        print(f"{name}: {'done' if error is None else 'failed, see its logs'}", flush=True)
+        if error is not None:
+            failed.append(name)
     return failed
 
 
@@ -684,8 +806,14 @@ def check_args(args):
     """Refuses, before any work, what would fail after it."""
     if args.grid not in GRIDS:
         fail(f"there is no grid {args.grid!r}: choose one of {', '.join(GRIDS)}")
-    if args.jobs < 1:
+    if args.jobs is not None and args.jobs < 1:
         fail(f"--jobs {args.jobs} is no number of runs at the same time: give 1 or more")
+    if args.slurm and args.run:
+        fail("--run trains here and --slurm on a cluster: give one of them")
+    if args.wait and not args.slurm:
+        fail("--wait is for --slurm: leave it out")
+    if not args.hours > 0 or args.memory < 1 or args.gpus < 0:
+        fail(f"--hours {args.hours} --memory {args.memory} --gpus {args.gpus} cannot be: give more")
     if (args.read or args.out) and not (args.table or args.run):
         fail("--read and --out belong to a table: add --table")
     if args.only and args.read and Path(args.read).is_file():
@@ -717,12 +845,18 @@ def main(argv=None):
     if not names:
         fail(f"{args.grid} has no run like {args.only!r}: choose from {', '.join(runs)}")
     runs = {name: runs[name] for name in names}
-    if not args.run and not args.table:
+    if not args.run and not args.table and not args.slurm:
         print_commands(args.grid, runs)
         return
     failed = []
     if args.run:
-        failed = run_all(runs, Path("runs") / args.grid, args.jobs)
+        failed = run_all(runs, Path("runs") / args.grid, args.jobs or 1, args.cuda)
+    if args.slurm:
+        jobs = submit(args, names)
+        if not args.wait:
+            print(f"python benchmark/grid.py {args.grid} --table shows what has ended")
+            return
+        failed = wait_for(jobs)
     found = show_table(args, names)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
