@@ -15,7 +15,7 @@ $(VENV)/installed-play: $(VENV)/installed requirements-play.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-play.txt
 	touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt requirements-play.txt
+$(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt requirements-play.txt requirements-slurm.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	touch $@
 
@@ -32,7 +32,7 @@ play: $(VENV)/installed-play
 	$(BIN)/python play.py results/halfcheetah --open
 
 test: $(VENV)/installed-dev lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'slow or not slow'
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slurm'
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -563,13 +563,16 @@ def submit(args, names):
         slurm_array_parallelism=args.jobs or 256,
     )
     jobs = {}
-    with executor.batch():
-        for name in names:
-            command = [sys.executable, str(Path(__file__).resolve()), args.grid]
-            command += ["--only", name, "--run"]
-            if args.cuda or args.gpus > 0:
-                command.append("--cuda")
-            jobs[name] = executor.submit(Job(), command)
+    try:
+        with executor.batch():
+            for name in names:
+                command = [sys.executable, str(Path(__file__).resolve()), args.grid]
+                command += ["--only", name, "--run"]
+                if args.cuda or args.gpus > 0:
+                    command.append("--cuda")
+                jobs[name] = executor.submit(Job(), command)
+    except submitit.core.utils.FailedJobError as error:  # what sbatch says, for one
+        fail(f"the cluster refuses these jobs: {error}")
     for name, job in jobs.items():
         print(f"{name}: job {job.job_id}, logs {job.paths.stdout}", flush=True)
     return jobs

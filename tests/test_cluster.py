@@ -37,30 +37,23 @@ def wait_until(condition, seconds=120):
         time.sleep(0.05)
 
 
-def preempt(job_id, log):
-    """What Slurm does before it takes a machine away, once the run has had some epochs."""
-    wait_until(lambda: log.exists() and " 3/30 " in log.read_text())
-    [task] = children_of(job_id)
-    os.kill(task, signal.SIGUSR2)
-
-
 def weights(run_dir):
     return torch.load(run_dir / "model.pt", weights_only=True)["agent"]
 
 
-@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes as Linux lists them")
-def test_a_preempted_run_is_queued_again_and_ends_with_the_same_bits(tmp_path, monkeypatch):
+def run_and_preempt(flags, preempt_first):
     """Four runs as one array. The first is preempted; the second cannot be resumed, and fails."""
-    monkeypatch.chdir(tmp_path)
     folder = Path("runs/smoke")
     damaged = folder / "tiny_s2/resume.pt"
     damaged.parent.mkdir(parents=True)
     damaged.write_text("no checkpoint")
-    command = [sys.executable, grid.__file__, *"smoke --slurm --cluster local --wait".split()]
+    command = [sys.executable, grid.__file__, "smoke", "--slurm", "--wait", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         first_line = process.stdout.readline().decode()
-        job_id = int(first_line.removeprefix("tiny_s1: job ").split(",")[0])
-        preempt(job_id, folder / "tiny_s1.log")
+        job_id = first_line.removeprefix("tiny_s1: job ").split(",")[0]
+        log = folder / "tiny_s1.log"
+        wait_until(lambda: log.exists() and " 3/30 " in log.read_text())
+        preempt_first(job_id)
         shown = process.stdout.read().decode()
     assert process.returncode == 1 and shown.endswith("failed: tiny_s2\n")
     for name in ("tiny_s1", "tiny_s3", "tiny_s4"):
@@ -68,12 +61,32 @@ def test_a_preempted_run_is_queued_again_and_ends_with_the_same_bits(tmp_path, m
     assert "tiny_s2: failed, see its logs" in shown and damaged.read_text() == "no checkpoint"
     assert "| tiny | 2 | " in shown and "; 3 seeds)" in shown  # the table of what has ended
 
-    log = (folder / "tiny_s1.log").read_text()
-    assert "to continue: python" in log.split("30/30")[0]  # it was stopped on the way
+    assert "to continue: python" in log.read_text().split("30/30")[0]  # it was stopped on the way
     command = grid.GRIDS["smoke"]["tiny_s1"]
     psd.main([*command.split()[1:], "--run-name", "whole"])
     whole, preempted = weights(Path("runs/whole")), weights(folder / "tiny_s1")
     assert all(torch.equal(whole[name], preempted[name]) for name in whole)
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes as Linux lists them")
+def test_a_preempted_run_is_queued_again_and_ends_with_the_same_bits(tmp_path, monkeypatch):
+    """What Slurm does before it takes a machine away, done to submitit's local executor."""
+
+    def preempt(job_id):
+        [task] = children_of(int(job_id))
+        os.kill(task, signal.SIGUSR2)
+
+    monkeypatch.chdir(tmp_path)
+    run_and_preempt(["--cluster", "local"], preempt)
+
+
+@pytest.mark.slurm
+def test_the_same_on_slurm(tmp_path, monkeypatch):
+    """On a machine with Slurm, see one_node_slurm.sh. A job that is queued again waits there."""
+    monkeypatch.chdir(tmp_path)
+    send = ["scancel", "--signal=USR2"]
+    flags = "--hours 0.5 --memory 1".split()
+    run_and_preempt(flags, lambda job_id: subprocess.run([*send, job_id]))
 
 
 def test_a_signal_lets_every_run_save(tmp_path, monkeypatch, capsys):
