@@ -526,10 +526,16 @@ class Job:
     run saves, and the same job is queued again. There it continues where it was."""
 
     def __call__(self, command):
-        self.process = subprocess.Popen(command)
+        self.process = subprocess.Popen(command, preexec_fn=self.ignore_warning)
         code = self.process.wait()
         if code != 0:
             raise RuntimeError(f"exit code {code} of {shlex.join(command)}")
+
+    @staticmethod
+    def ignore_warning():
+        """Slurm sends its warning to every process of a job, and it would kill the script before
+        it saves. A child inherits what its parent ignores."""
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
     def checkpoint(self, command):
         from submitit.helpers import DelayedSubmission

@@ -70,11 +70,16 @@ def run_and_preempt(flags, preempt_first):
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes as Linux lists them")
 def test_a_preempted_run_is_queued_again_and_ends_with_the_same_bits(tmp_path, monkeypatch):
-    """What Slurm does before it takes a machine away, done to submitit's local executor."""
+    """What Slurm does before it takes a machine away, done to submitit's local executor: a warning
+    to every process of the job."""
 
     def preempt(job_id):
-        [task] = children_of(int(job_id))
-        os.kill(task, signal.SIGUSR2)
+        processes = children_of(int(job_id))
+        for process in processes:
+            processes += children_of(process)
+        assert len(processes) >= 3  # the job, the grid and the script
+        for process in reversed(processes):
+            os.kill(process, signal.SIGUSR2)
 
     monkeypatch.chdir(tmp_path)
     run_and_preempt(["--cluster", "local"], preempt)
