@@ -85,6 +85,12 @@ class Args:
     """run folder to continue with its saved arguments; flags on the command line win"""
     save_minutes: float = 10.0
     """minutes between checkpoints; the end of training and SIGINT, SIGTERM, SIGHUP save as well"""
+    track: bool = False
+    """log to Weights & Biases as well as to TensorBoard; needs `pip install wandb`"""
+    wandb_project_name: str = "periodic-skill-discovery"
+    """project of Weights & Biases"""
+    wandb_entity: str | None = None
+    """user or team of Weights & Biases (None: your own)"""
 
     # Training (Table 2; T and v* from Appendix C)
     total_epochs: int = 40_000
@@ -1315,6 +1321,30 @@ def say(text):
 
 
 # ---------------------------------------- Main ----------------------------------------
+def start_tracking(args, run_dir):
+    """Weights & Biases copies what TensorBoard is given. A resumed run continues its page there."""
+    try:
+        import wandb
+    except ImportError:
+        fail("--track needs Weights & Biases: pip install wandb")
+    id_file = run_dir / "wandb_id"
+    if not id_file.exists():
+        id_file.write_text(os.urandom(8).hex())
+    try:
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            id=id_file.read_text(),
+            resume="allow",
+            name=run_dir.name,
+            config=vars(args),
+            dir=run_dir,
+            sync_tensorboard=True,
+        )
+    except Exception as error:  # of many types
+        fail(f"Weights & Biases does not start ({error}): wandb login, or leave --track out")
+
+
 def mean_metrics(metrics):
     """The mean of each metric over the updates of an epoch, read from the device in one go."""
     names = list(metrics[0])
@@ -1380,6 +1410,8 @@ def train(args, checkpoint, progress, run_dir):
     if checkpoint is not None and checkpoint["saved_at"] != time_saved(run_dir / "resume.pt"):
         # Another process saved between our load_checkpoint and our lock
         fail(f"{run_dir} has just been saved by another process: resume it again")
+    if args.track:
+        start_tracking(args, run_dir)
     # purge_step hides what a killed run logged after its last save
     writer = SummaryWriter(run_dir, purge_step=progress["global_step"] + 1)
     bar = tqdm(desc=SCRIPT, total=args.total_epochs, initial=progress["epoch"])
