@@ -6,7 +6,7 @@
 
 `state_period` finds the period by autocorrelation and answers None where there is none.
 `spectrum` lists the strongest frequencies of anything that moves. This file needs NumPy alone
-and can be copied as it is. docs/evaluate.md describes the method and its limits.
+and can be copied as it is. docs/period.md describes the method and its limits.
 """
 
 import argparse

@@ -65,7 +65,7 @@ def test_json_and_table(script, tmp_path, capsys):
         assert row["record_length"] == 61 - 15 and row["episode_length"] == 60  # T and no more
         assert (row["return_error"] is None) is (row["period"] is None)
     assert f"{len(found)} of 16 have a period" in text and text.count("/2") == 16
-    documented = (REPO / "docs" / "evaluate.md").read_text()
+    documented = (REPO / "docs" / "evaluation_json.md").read_text()
     assert [f for f in sorted(keys_of(result)) if f"`{f}`" not in documented] == []
     if script.SCRIPT == "metra":  # the same seed, the same file; another, another
         run_main(capsys, run, "--episodes", 2)

@@ -649,7 +649,7 @@ def keys_of(value):
 
 def test_every_field_is_documented():
     sample = json.loads((ROOT / "tests" / "sample" / "evaluation.json").read_text())
-    documented = (ROOT / "docs" / "evaluate.md").read_text()
+    documented = (ROOT / "docs" / "evaluation_json.md").read_text()
     fields = keys_of({k: v for k, v in sample.items()}) | {"video"}
     assert {"period", "L_step", "histogram", "distinct"} <= fields
     assert [f for f in sorted(fields) if f"`{f}`" not in documented] == []

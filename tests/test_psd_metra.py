@@ -468,7 +468,7 @@ def test_the_judge_takes_a_grid_of_z_and_L(env_id, turns, tmp_path, capsys, monk
     assert travel["distance"] == pytest.approx(np.mean([row["distance"] for row in rows]), rel=1e-2)
     assert len(seen[-1][0]) == 1 and len(result["switch"]["segments"]) >= 1
     assert "distance" in text and text.count(" deg") >= 2 * turns
-    documented = (REPO / "docs" / "evaluate.md").read_text()
+    documented = (REPO / "docs" / "evaluation_json.md").read_text()
     assert [f for f in sorted(keys_of(result)) if f"`{f}`" not in documented] == []
     if turns == 2:  # the same seed, the same file
         run_main(capsys, run, "--episodes", 2, "--periods", 5, 8)

@@ -840,7 +840,7 @@ def test_the_judge_measures_the_state_and_not_the_pixels(judged, monkeypatch):
     assert [row["L"] for row in result["skills"]] == [5, 8]
     shown = [int(d["name"].split()[-1]) for d in result["dimensions"]]  # "observation 0", ...
     assert sorted(shown) == [0, 1, 2]
-    documented = (REPO / "docs" / "evaluate.md").read_text()
+    documented = (REPO / "docs" / "evaluation_json.md").read_text()
     assert [f for f in sorted(keys_of(result)) if f"`{f}`" not in documented] == []
     policy = evaluate.load(judged / "model.pt")
     args, agent = policy.args, policy.run.agent
