@@ -8,7 +8,7 @@
 Neither r_PSD nor the latent distances reveal whether a skill works. Both are as they should be for
 a state that goes round too fast, and for an encoder that winds several times round the circle in
 one cycle of the state. So the period is measured on the state itself (period.py). The baselines
-have skills z and no L: the same measures, and no verdict. docs/evaluation_json.md defines every number.
+have skills z and no L: the same measures, and no verdict. Numbers: docs/evaluation_json.md.
 
 A checkpoint is also a policy in five lines:
 

@@ -76,3 +76,18 @@ def test_the_snippet_of_the_readme_runs(monkeypatch):
     exec(snippet, names)
     assert names["policy"].periods == list(range(5, 21))
     assert names["t"] == 199 and not names["terminated"]
+
+
+def requirements(name):
+    """The packages that a requirements file names itself, without those of other files."""
+    lines = (REPO / f"requirements{name}.txt").read_text().splitlines()
+    stripped = [line.split("#")[0].strip() for line in lines]
+    return [line for line in stripped if line and not line.startswith("-r")]
+
+
+def test_pyproject_asks_for_what_the_requirements_files_ask_for():
+    tomllib = pytest.importorskip("tomllib")  # of Python 3.11
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == requirements("")
+    for extra, packages in project["optional-dependencies"].items():
+        assert packages == requirements(f"-{extra}")
