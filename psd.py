@@ -104,7 +104,7 @@ class Args:
     terminate: bool = True
     """end an episode when the robot falls, as Gymnasium does; the paper does not say"""
     end_when_fallen: bool = False
-    """end a HalfCheetah's episode when head or torso touches the floor, or it tilts far (ours)"""
+    """end a HalfCheetah's episode when it lies, on its belly, back or head (ours)"""
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     normalize_obs: bool = False
@@ -146,7 +146,7 @@ class Args:
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
     ext_in_turn: bool = False
-    """pay r_ext in proportion to turn and regularity, not on its own (ours)"""
+    """multiply turn and regularity by 1 + ext_coef r_ext, instead of adding r_ext (ours)"""
     v_star: float | None = None
     """v*, the forward velocity at which r_ext reaches 1 (None: by robot)"""
 
@@ -220,14 +220,25 @@ CPU_PRESET = {
     "num_periods": 16,
     "total_epochs": 1500,
 }
+BIPED_PRESET = {  # a long horizon, because a fall takes its time; r_ext is added
+    "alpha_lr": 1e-3,
+    "gamma": 0.99,
+    "ext_coef": 1.0,
+    "L_min": 24,
+    "L_max": 60,
+    "num_periods": 7,
+    "updates_per_epoch": 256,
+    "total_epochs": 1000,
+}
 CPU_PRESET_BY_ROBOT = {
     "HalfCheetah": {
         "end_when_fallen": True,
-        "ext_coef": 3.0,
+        "ext_coef": 2.0,
         "ext_in_turn": True,
+        "total_epochs": 2000,
     },
     "Ant": {
-        "ext_coef": 3.0,
+        "ext_coef": 2.0,
         "ext_in_turn": True,
         "L_min": 6,
         "L_max": 24,
@@ -235,36 +246,9 @@ CPU_PRESET_BY_ROBOT = {
         "updates_per_epoch": 128,
         "total_epochs": 1000,
     },
-    "Walker2d": {
-        "ext_coef": 3.0,
-        "ext_in_turn": True,
-        "gamma": 0.98,
-        "L_min": 24,
-        "L_max": 60,
-        "num_periods": 7,
-        "updates_per_epoch": 256,
-        "total_epochs": 1000,
-    },
-    "Hopper": {
-        "ext_coef": 3.0,
-        "ext_in_turn": True,
-        "gamma": 0.98,
-        "L_min": 24,
-        "L_max": 60,
-        "num_periods": 7,
-        "updates_per_epoch": 256,
-        "total_epochs": 1000,
-    },
-    "Humanoid": {
-        "ext_coef": 3.0,
-        "ext_in_turn": True,
-        "gamma": 0.98,
-        "L_min": 24,
-        "L_max": 60,
-        "num_periods": 7,
-        "updates_per_epoch": 256,
-        "total_epochs": 1000,
-    },
+    "Walker2d": BIPED_PRESET,
+    "Hopper": BIPED_PRESET,
+    "Humanoid": BIPED_PRESET,
     "Pendulum": {
         "normalize_obs": False,
         "sac_lr": 1e-3,
@@ -685,17 +669,16 @@ def update(agent, buffer, args, train_phi=True):
         ext_reward = args.ext_coef * external_reward(batch.velocity, args.v_star)
         if not args.ext_in_turn:
             reward += ext_reward
-        if args.turn_coef > 0:  # ours: turn (turn_coef + regularity (regularity_coef + ext_reward))
+        if args.turn_coef > 0:  # ours: turn (turn_coef + regularity_coef regularity) (1 + r_ext)
             in_turn = turn(phi_s, phi_next, L)
-            factor = torch.zeros_like(in_turn)
-            if args.ext_in_turn:
-                factor += ext_reward  # negative for going backwards, as in the paper
+            factor = torch.full_like(in_turn, args.turn_coef)
             if args.regularity_coef > 0:
                 decoded = decode(agent, phi_next, L, batch.skill)
                 regular = regularity(decoded, batch.next_obs, L)
-                factor = regular * (args.regularity_coef + factor)
+                factor += args.regularity_coef * regular
                 metrics["psd/regularity"] = regular.mean()
-            factor += args.turn_coef
+            if args.ext_in_turn:
+                factor *= 1 + ext_reward  # below 0 for going backwards fast
             reward += in_turn * factor
             metrics["psd/turn"] = in_turn.mean()
 
@@ -820,11 +803,12 @@ def robot_name(env_id):
 
 
 def has_fallen(cheetah):
-    """Does a HalfCheetah touch the floor with its head or torso, or tilt by more than 0.8 rad?"""
-    parts = {cheetah.model.geom(name).id for name in ("head", "torso")}
+    """Is a HalfCheetah's torso below half its height, or tilted by more than 0.8 rad, or does its
+    torso or head touch the floor?"""
+    _, height, pitch = cheetah.data.qpos[:3]  # the height counts from the 0.7 m of a standing one
+    parts = {cheetah.model.geom(name).id for name in ("torso", "head")}
     touching = cheetah.data.contact.geom  # one row per contact; a cheetah collides with floors only
-    pitch = cheetah.data.qpos[2]
-    return abs(pitch) > 0.8 or not parts.isdisjoint(touching.flat)
+    return bool(height < -0.35 or abs(pitch) > 0.8 or not parts.isdisjoint(touching.flat))
 
 
 class EndWhenFallen(gym.Wrapper):

@@ -102,7 +102,7 @@ class Args:
     terminate: bool = True
     """end an episode when the robot falls, as Gymnasium does; the paper does not say"""
     end_when_fallen: bool = False
-    """end a HalfCheetah's episode when head or torso touches the floor, or it tilts far (ours)"""
+    """end a HalfCheetah's episode when it lies, on its belly, back or head (ours)"""
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     normalize_obs: bool = False
@@ -540,11 +540,12 @@ def robot_name(env_id):
 
 
 def has_fallen(cheetah):
-    """Does a HalfCheetah touch the floor with its head or torso, or tilt by more than 0.8 rad?"""
-    parts = {cheetah.model.geom(name).id for name in ("head", "torso")}
+    """Is a HalfCheetah's torso below half its height, or tilted by more than 0.8 rad, or does its
+    torso or head touch the floor?"""
+    _, height, pitch = cheetah.data.qpos[:3]  # the height counts from the 0.7 m of a standing one
+    parts = {cheetah.model.geom(name).id for name in ("torso", "head")}
     touching = cheetah.data.contact.geom  # one row per contact; a cheetah collides with floors only
-    pitch = cheetah.data.qpos[2]
-    return abs(pitch) > 0.8 or not parts.isdisjoint(touching.flat)
+    return bool(height < -0.35 or abs(pitch) > 0.8 or not parts.isdisjoint(touching.flat))
 
 
 class EndWhenFallen(gym.Wrapper):

@@ -47,7 +47,7 @@ class Args:
     only: tuple[str, ...] = ()  # parts to run (none: all)
     rounds: int = 15  # of each comparison; the median counts
     threads: int = 1  # CPU threads of torch
-    hidden: tuple[int, ...] = (256, 1024)  # units of a hidden layer
+    hidden: tuple[int, ...] = (128, 256, 1024)  # units of a hidden layer
     robots: tuple[str, ...] = tuple(ROBOTS)  # for collection
     out: str = "runs/speed.json"  # the JSON to write
 

@@ -143,9 +143,11 @@ def cheetah_at(height, pitch, flags=()):
         (0.0, np.pi, True),
         (-0.4, 0.7, True),  # on head and chest
         (-0.66, 0.0, True),  # on its belly
+        (-0.3, 0.0, False),  # crouching
+        (-0.36, 0.0, True),  # too low, though only legs touch the floor
     ],
 )
-def test_head_torso_or_a_large_pitch_make_a_fall(height, pitch, fallen):
+def test_a_fall_is_low_or_tilted_or_on_head_or_torso(height, pitch, fallen):
     assert psd.has_fallen(cheetah_at(height, pitch).unwrapped) == fallen
 
 

@@ -1,0 +1,189 @@
+"""The tables of results in README.md and docs/recipes.md, from the files in results/ alone.
+
+    python benchmark/tables.py            # writes them anew, between their two comments
+    python benchmark/tables.py --check    # fails if a table is not what the files say
+
+Every number stands in evaluation.json (the judge) or in progress.csv (steps and minutes).
+"""
+
+import csv
+import json
+import re
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import tyro
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO))
+
+import plot  # noqa: E402
+
+RESULTS = {  # robot -> folders below results/, one per seed
+    "HalfCheetah-v4": ["halfcheetah", "halfcheetah_s4"],
+    "Ant-v4": ["ant"],
+    "Pendulum-v1": ["pendulum"],
+}
+TABLES = {"README.md": "robots", "docs/recipes.md": "seeds"}  # page -> its table
+
+
+@dataclass
+class Args:
+    check: bool = False
+    """compare the tables with the files, and write nothing"""
+
+
+def fail(message):
+    """Ends the program with one line and a non-zero exit code."""
+    raise SystemExit(f"tables.py: error: {' '.join(str(message).split())}")
+
+
+@dataclass
+class Result:
+    """What the tables need of one run."""
+
+    folder: str
+    seed: int
+    periods: list  # the trained L
+    num_true: int
+    return_error: float
+    upright: float | None
+    speeds: list  # of each trained L; None where the environment has no forward direction
+    gradient_steps: int
+    minutes: float
+
+
+def read_result(folder):
+    """From evaluation.json and the last line of progress.csv."""
+    path = REPO / "results" / folder
+    try:
+        evaluation = json.loads((path / "evaluation.json").read_text())
+        with open(path / "progress.csv", newline="") as file:
+            *_, last = csv.DictReader(file)
+    except (OSError, ValueError) as error:
+        fail(f"results/{folder} has no evaluation.json and progress.csv to read ({error})")
+    if int(last["epoch"]) != evaluation["epoch"]:
+        fail(f"results/{folder}: progress.csv ends at epoch {last['epoch']}, and not at the judged")
+    skills = [skill for skill in evaluation["skills"] if skill["trained"]]
+    summary = evaluation["summary"]
+    return Result(
+        folder=folder,
+        seed=evaluation["args"]["seed"],
+        periods=[skill["L"] for skill in skills],
+        num_true=summary["trained_within_5_percent"],
+        return_error=summary["trained_return_error"],
+        upright=summary["trained_upright"],
+        speeds=[skill["speed"] for skill in skills],
+        gradient_steps=int(last["gradient_steps"]),
+        minutes=float(last["minutes"]),
+    )
+
+
+# ---------------------------------------- Cells ---------------------------------------
+def periods_text(periods):
+    """5, 6, … 20."""
+    first, second, *_, last = periods
+    return f"{first}, {second}, … {last}"
+
+
+def upright_text(results):
+    shares = [result.upright for result in results]
+    if None in shares:
+        return ""
+    return range_text([100 * share for share in shares], "{:.0f}") + " %"
+
+
+def speed_text(results):
+    speeds = [speed for result in results for speed in result.speeds]
+    if None in speeds or not any(speeds):
+        return ""
+    return range_text(speeds, "{:.2f}")
+
+
+def range_text(values, form):
+    """low to high, or one number if both look the same."""
+    low, high = form.format(min(values)), form.format(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def robots_table(groups):
+    """One row per robot: what its seeds gave."""
+    header = "robot, full motors | L | true, by seed | return error | upright | speed, m/s"
+    lines = [f"{header} | gradient steps | minutes".split(" | ")]
+    for robot, results in groups.items():
+        counts = ", ".join(str(result.num_true) for result in results)
+        shown = min((result.folder for result in results), key=len)  # the one with pictures
+        lines.append(
+            [
+                f"[{robot}](results/{shown})",
+                periods_text(results[0].periods),
+                f"{counts} of {len(results[0].periods)}",
+                ", ".join(f"{result.return_error:.2f}" for result in results),
+                upright_text(results),
+                speed_text(results),
+                range_text([result.gradient_steps for result in results], "{:,}"),
+                range_text([result.minutes for result in results], "{:.0f}"),
+            ]
+        )
+    return lines
+
+
+def seeds_table(groups):
+    """One row per run."""
+    header = "robot | L | seed | true | return error | upright | speed, m/s"
+    lines = [f"{header} | gradient steps | minutes | files".split(" | ")]
+    for robot, results in groups.items():
+        for result in results:
+            is_first = result is results[0]
+            lines.append(
+                [
+                    robot if is_first else "",
+                    periods_text(result.periods) if is_first else "",
+                    str(result.seed),
+                    f"{result.num_true} of {len(result.periods)}",
+                    f"{result.return_error:.2f}",
+                    upright_text([result]),
+                    speed_text([result]),
+                    f"{result.gradient_steps:,}",
+                    f"{result.minutes:.0f}",
+                    f"[results/{result.folder}](../results/{result.folder})",
+                ]
+            )
+    return lines
+
+
+def markdown(lines):
+    lines = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+# ---------------------------------------- Pages ---------------------------------------
+def with_table(page, name, table):
+    """The text of a page in which the table between its two comments is this one."""
+    start = f"<!-- table {name}: python benchmark/tables.py writes it -->"
+    end = "<!-- end of table -->"
+    text = (REPO / page).read_text()
+    if text.count(start) != 1 or text.count(end) != 1:
+        fail(f"{page} needs the comments {start} and {end}, once each")
+    pattern = re.escape(start) + ".*?" + re.escape(end)
+    return re.sub(pattern, lambda _: f"{start}\n\n{table}\n\n{end}", text, flags=re.DOTALL)
+
+
+def main(argv=None):
+    args = tyro.cli(Args, args=argv, description=__doc__)
+    groups = {robot: [read_result(name) for name in names] for robot, names in RESULTS.items()}
+    tables = {"robots": markdown(robots_table(groups)), "seeds": markdown(seeds_table(groups))}
+    for page, name in TABLES.items():
+        text = with_table(page, name, tables[name])
+        if text == (REPO / page).read_text():
+            continue
+        if args.check:
+            fail(f"{page} does not say what results/ says: python benchmark/tables.py writes it")
+        plot.write_whole(REPO / page, partial(Path.write_text, data=text))
+        print(f"wrote {page}")
+
+
+if __name__ == "__main__":
+    main()
