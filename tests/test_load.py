@@ -129,10 +129,10 @@ def test_the_state_has_the_period_that_the_policy_is_told(cheetah):
     obs, _ = env.reset(seed=0)
     states = []
     for _ in range(400):
-        obs, *_ = env.step(cheetah.act(obs, L=12))
+        obs, *_ = env.step(cheetah.act(obs, L=16))
         states.append(obs)
     period, _ = state_period(np.array(states)[100:])
-    assert period == pytest.approx(24, rel=0.05)
+    assert period == pytest.approx(32, rel=0.05)
 
 
 def test_what_a_policy_knows(cheetah):
