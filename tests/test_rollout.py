@@ -141,7 +141,7 @@ def cheetah_at(height, pitch, flags=()):
         (0.5, 0.9, True),  # in the air
         (0.5, -0.9, True),
         (0.0, np.pi, True),
-        (-0.4, 0.7, True),  # on head and chest
+        (-0.32, 0.79, True),  # on its head; neither low nor tilted enough
         (-0.66, 0.0, True),  # on its belly
         (-0.3, 0.0, False),  # crouching
         (-0.36, 0.0, True),  # too low, though only legs touch the floor
