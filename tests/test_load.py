@@ -120,7 +120,7 @@ def test_the_five_lines_of_the_docstring(monkeypatch, cheetah):
     env = cheetah.make_env()  # the same by hand ends in the same state
     obs, _ = env.reset(seed=0)
     for _ in range(200):
-        obs, *_ = env.step(cheetah.act(obs, 12))
+        obs, *_ = env.step(cheetah.act(obs, 16))
     assert np.array_equal(obs, names["obs"])
 
 
