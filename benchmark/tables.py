@@ -168,7 +168,7 @@ def with_table(page, name, table):
     if text.count(start) != 1 or text.count(end) != 1:
         fail(f"{page} needs the comments {start} and {end}, once each")
     pattern = re.escape(start) + ".*?" + re.escape(end)
-    return re.sub(pattern, lambda _: f"{start}\n\n{table}\n\n{end}", text, flags=re.DOTALL)
+    return re.sub(pattern, lambda _: f"{start}\n{table}\n\n{end}", text, flags=re.DOTALL)
 
 
 def main(argv=None):
