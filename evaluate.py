@@ -90,6 +90,8 @@ class Args:
     """take uniform random actions instead of the policy's, as if they were 16 skills"""
     video: bool = False
     """write one mp4 per L or skill, into the folder videos/ beside the JSON"""
+    gif: str | None = None
+    """write a moving picture of three skills to this file instead, and measure nothing"""
     env_id: str | None = None
     """the run's environment, to be named if making it imports a module (module:Name-v0)"""
 
@@ -1311,6 +1313,9 @@ PACKAGES = "on Debian: apt-get install libegl1 libgl1-mesa-dri"
 WHITE = (255, 255, 255)
 BLACK = (0, 0, 0)
 ORANGE = (213, 94, 0)
+GIF_SIZE = (200, 150)  # of one skill
+GIF_FPS = 10
+GIF_SECONDS = 8
 
 
 def make_filmed_env(run, width=480, height=360, max_steps=None):
@@ -1338,18 +1343,18 @@ def check_rendering(run):
         import cv2  # noqa: F401
         import imageio_ffmpeg  # noqa: F401
     except ImportError as error:
-        fail(f"--video: {error}: pip install opencv-python-headless imageio imageio-ffmpeg")
+        fail(f"videos need {error.name}: pip install opencv-python-headless imageio imageio-ffmpeg")
     env = make_filmed_env(run)
     try:
         env.reset(seed=0)
         if env.render() is None:
             raise RuntimeError("no frame")
     except gym.error.DependencyNotInstalled as error:
-        fail(f"--video: {run.args.env_id} cannot be rendered: {error}")
+        fail(f"{run.args.env_id} cannot be rendered: {error}")
     except Exception as error:  # of many types, by the library that is missing
         gl = os.environ.get("MUJOCO_GL")
         why = f"{type(error).__name__}: {error}"
-        fail(f"--video: off-screen rendering with MUJOCO_GL={gl} fails ({why}); {PACKAGES}")
+        fail(f"off-screen rendering with MUJOCO_GL={gl} fails ({why}); {PACKAGES}")
     env.close()
 
 
@@ -1476,6 +1481,39 @@ def write_videos(options, out, rows):
             write_video(temporary, video_title(skill), frames, phases, fps)
             os.replace(temporary, path)
         row["video"] = f"videos/{path.name}"
+
+
+def write_gif(options):
+    """The first, a middle and the last skill side by side, in real time."""
+    import cv2
+    import imageio.v2 as imageio
+
+    path = Path(options.gif)
+    if path.suffix != ".gif" or not path.parent.is_dir():
+        fail(f"--gif {path} has to end in .gif, in a folder that exists")
+    run, skills = prepare(options)
+    check_rendering(run)
+    chosen = [skills[i] for i in sorted({0, len(skills) // 2, len(skills) - 1})]
+    columns = []
+    for skill in chosen:
+        frames, phases, fps = film(run, skill, {"episode": 0}, num_episodes=1)
+        every = math.ceil(fps / GIF_FPS)
+        column = []
+        for t in range(0, min(len(frames), round(GIF_SECONDS * fps)), every):
+            frame = cv2.resize(frames[t], GIF_SIZE, interpolation=cv2.INTER_AREA)
+            if phases is not None:
+                draw_phase(frame, phases[t])
+            cv2.putText(frame, video_title(skill), (8, 20), 0, 0.55, WHITE, 1, cv2.LINE_AA)
+            column.append(frame)
+        columns.append(column)
+    length = max(len(column) for column in columns)
+    for column in columns:  # a robot that has fallen stays where it fell
+        column += [column[-1]] * (length - len(column))
+    pictures = [np.hstack(row) for row in zip(*columns)]
+    temporary = path.with_name(f"{path.stem}.tmp.gif")
+    with one_line_if_it_fails(path, temporary):
+        imageio.mimwrite(temporary, pictures, duration=1000 * every / fps, loop=0, palettesize=32)
+        os.replace(temporary, path)
 
 
 # --------------------------------------- Output ---------------------------------------
@@ -1644,6 +1682,10 @@ def write_json(path, result):
 def main(argv=None):
     options = tyro.cli(Args, args=argv, description=__doc__)
     torch.set_num_threads(1)  # batches of a few states: more threads only wait for each other
+    if options.gif is not None:
+        write_gif(options)
+        print(f"wrote {options.gif}")
+        return
     name = "random.json" if options.random_actions else "evaluation.json"
     model = find_model(options.run)
     out = Path(options.out) if options.out else model.with_name(name)

@@ -38,6 +38,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -54,6 +55,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 import tyro
+from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
@@ -91,6 +93,8 @@ class Args:
     """project of Weights & Biases"""
     wandb_entity: str | None = None
     """user or team of Weights & Biases (None: your own)"""
+    capture_video_every: int = 0
+    """epochs between two moving pictures of the skills in TensorBoard; 0 is none"""
 
     # Training (Table 2; T and v* from Appendix C)
     total_epochs: int = 40_000
@@ -267,7 +271,7 @@ CPU_PRESET_BY_ROBOT = {
 
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
-MAY_BE_ZERO += ["psd_coef", "turn_coef", "regularity_coef"]
+MAY_BE_ZERO += ["psd_coef", "turn_coef", "regularity_coef", "capture_video_every"]
 AT_MOST = {  # catches slips of the keyboard before they fill the memory
     "gamma": 1,
     "tau": 1,
@@ -1329,6 +1333,29 @@ def start_tracking(args, run_dir):
         fail(f"Weights & Biases does not start ({error}): wandb login, or leave --track out")
 
 
+def log_video(writer, run_dir, args, global_step):
+    """A moving picture of three skills for TensorBoard. evaluate.py makes it from model.pt, in a
+    process of its own, so that it changes no random number of training and cannot stop it."""
+    folders = Path(__file__).resolve().parents[:2]  # baselines/ lies one folder further down
+    judge = next((f / "evaluate.py" for f in folders if (f / "evaluate.py").is_file()), None)
+    if judge is None:
+        say(f"--capture-video-every needs evaluate.py beside {SCRIPT}.py: no picture")
+        return
+    path = run_dir / "skills.gif"
+    command = [sys.executable, judge, run_dir, "--gif", path, "--env-id", args.env_id]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        say(f"no picture: {result.stderr.strip().splitlines()[-1]}")
+        return
+    picture = path.read_bytes()
+    width = int.from_bytes(picture[6:8], "little")  # where a GIF has its size
+    height = int.from_bytes(picture[8:10], "little")
+    # TensorBoard plays a GIF that is logged as an image, and Weights & Biases takes it as a video
+    image = Summary.Image(encoded_image_string=picture, width=width, height=height, colorspace=3)
+    summary = Summary(value=[Summary.Value(tag="videos/skills", image=image)])
+    writer.file_writer.add_summary(summary, global_step)
+
+
 def mean_metrics(metrics):
     """The mean of each metric over the updates of an epoch, read from the device in one go."""
     names = list(metrics[0])
@@ -1458,9 +1485,13 @@ def train(args, checkpoint, progress, run_dir):
 
             # Save
             last = bool(signals) or progress["epoch"] == args.total_epochs
-            if last or time.time() - save_time > 60 * args.save_minutes:
+            every = args.capture_video_every
+            film = every > 0 and progress["epoch"] % every == 0
+            if last or film or time.time() - save_time > 60 * args.save_minutes:
                 save_checkpoint(run_dir, args, progress, agent, buffer)
                 save_time = time.time()
+            if film:
+                log_video(writer, run_dir, args, progress["global_step"])
             if last:
                 break
     say(f"saved {run_dir}; to continue: {resume_command(args, run_dir, progress)}")
