@@ -15,7 +15,7 @@ $(VENV)/installed-play: $(VENV)/installed requirements-play.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-play.txt
 	touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt requirements-play.txt requirements-slurm.txt
+$(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt requirements-play.txt requirements-slurm.txt requirements-onnx.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	touch $@
 

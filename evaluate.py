@@ -24,6 +24,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
+import logging
 import math
 import numbers
 import os
@@ -31,6 +32,7 @@ import platform
 import re
 import shlex
 import sys
+import warnings
 import zipfile
 from collections import namedtuple
 from collections.abc import Callable
@@ -92,6 +94,8 @@ class Args:
     """write one mp4 per L or skill, into the folder videos/ beside the JSON"""
     gif: str | None = None
     """write a moving picture of three skills to this file instead, and measure nothing"""
+    onnx: bool = False
+    """write policy.onnx beside the model instead: raw observations and L in, actions out"""
     env_id: str | None = None
     """the run's environment, to be named if making it imports a module (module:Name-v0)"""
 
@@ -320,6 +324,88 @@ class SkillPolicy(Policy):
             skill = self.skills[skill]
         z = check_vector("skill", skill, size)
         return self.act_on(obs, skill_vector(self.run, None, z), deterministic)
+
+
+# ---------------------------------------- ONNX ----------------------------------------
+class Deployed(torch.nn.Module):
+    """A policy as one network: raw observations (n, ...) and L (n,) in, or z (n, D), or both.
+
+    It normalises, embeds L and acts deterministically, as `Policy.act` does."""
+
+    def __init__(self, run):
+        super().__init__()
+        self.run = run
+        self.agent = run.agent
+        if not run.kind.has_pixels:
+            self.register_buffer("mean", run.progress["obs_mean"])
+            self.register_buffer("std", run.progress["obs_std"])
+
+    def forward(self, obs, *skill):
+        if not self.run.kind.has_pixels:
+            obs = (obs - self.mean) / self.std
+        vectors = list(skill)
+        if self.run.kind.has_L:
+            vectors[0] = self.run.script.embed_period(skill[0], self.run.args.embed_dim)
+        return self.agent.act(obs, torch.cat(vectors, dim=-1), deterministic=True)
+
+
+def deployed_inputs(run, rng, count):
+    """`count` random inputs of the exported policy, by name: NumPy, as onnxruntime wants them."""
+    shape = (count, *run.observation_space.shape)
+    if run.kind.has_pixels:
+        inputs = {"obs": rng.integers(256, size=shape, dtype=np.uint8)}
+    else:
+        obs = rng.standard_normal(shape) * run.progress["obs_std"].numpy()
+        inputs = {"obs": (obs + run.progress["obs_mean"].numpy()).astype(np.float32)}
+    if run.kind.has_L:
+        inputs["L"] = rng.choice(trained_periods(run), size=count).astype(np.float32)
+    if run.kind.directions is not None:
+        inputs["z"] = rng.choice(run.kind.directions(run.args).numpy(), size=count)
+    return inputs
+
+
+def write_onnx(options):
+    """policy.onnx beside the model, checked: onnxruntime has to act as torch does."""
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        fail(f"--onnx needs {error.name}: pip install onnx onnxscript onnxruntime")
+    run = open_run(options.run, "cpu", options.env_id)
+    policy = Deployed(run).eval()
+    rng = np.random.default_rng(options.seed)
+    inputs = deployed_inputs(run, rng, count=16)
+    tensors = tuple(torch.as_tensor(value) for value in inputs.values())
+    batch = torch.export.Dim("n")
+    shapes = ({0: batch}, tuple({0: batch} for _ in tensors[1:]))
+    path = find_model(options.run).with_name("policy.onnx")
+    temporary = path.with_name("policy.tmp.onnx")
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # or it misses torchvision aloud
+    with one_line_if_it_fails(path, temporary), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            policy,
+            tensors,
+            input_names=list(inputs),
+            output_names=["action"],
+            dynamic_shapes=shapes,
+            dynamo=True,
+            verbose=False,
+        )
+        program.save(str(temporary), include_initializers=True)
+        session = onnxruntime.InferenceSession(temporary, providers=["CPUExecutionProvider"])
+        for count in (1, 16):  # a batch of another size, too
+            inputs = deployed_inputs(run, rng, count)
+            action = session.run(None, inputs)[0]
+            expected = policy(*(torch.as_tensor(value) for value in inputs.values())).numpy()
+            difference = np.abs(action - expected).max()
+            if not difference < 1e-4:
+                temporary.unlink()
+                fail(
+                    f"the ONNX policy differs from torch's by {difference:.1e}: nothing is written"
+                )
+        os.replace(temporary, path)
+    return path
 
 
 # ---------------------------------- Kinds of scripts ----------------------------------
@@ -1682,6 +1768,9 @@ def write_json(path, result):
 def main(argv=None):
     options = tyro.cli(Args, args=argv, description=__doc__)
     torch.set_num_threads(1)  # batches of a few states: more threads only wait for each other
+    if options.onnx:
+        print(f"wrote {write_onnx(options)}")
+        return
     if options.gif is not None:
         write_gif(options)
         print(f"wrote {options.gif}")

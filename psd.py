@@ -27,7 +27,8 @@ networks are conditioned on, here Embed(L). NOTE(paper) marks what the paper lea
 this script does there.
 
 Not in the paper, and off by default: turn, regularity and radius_bonus (docs/traps.md),
---psd-coef, --ext-in-turn, --action-scale, --end-when-fallen, --normalize-obs, --preset cpu.
+--psd-coef, --ext-in-turn, --anneal-lr, --action-scale, --end-when-fallen, --normalize-obs,
+--preset cpu.
 """
 
 import argparse
@@ -187,6 +188,8 @@ class Args:
     """discount factor"""
     tau: float = 0.005
     """step of the target critics towards the critics; 1 - the paper's smoothing coefficient"""
+    anneal_lr: bool = False
+    """lower every learning rate in a straight line, to 0 at the last epoch (ours)"""
 
 
 # The paper's values by robot. NOTE(paper): the first L is open. The authors' Figure 9 (robot not
@@ -204,8 +207,9 @@ ROBOTS = {
 }
 
 # --preset cpu (ours): values for every robot, and below them what differs by robot. Small networks,
-# fast learning rates and a fixed range of L. Turn and regularity replace r_PSD, but for Pendulum.
-# Turn needs d = 2. r_ext is not for every robot, because others may not report a velocity.
+# fast learning rates that go down to 0, and a fixed range of L. Turn and regularity replace r_PSD,
+# but for Pendulum. Turn needs d = 2. r_ext is not for every robot, because others may not report a
+# velocity.
 CPU_PRESET = {
     "normalize_obs": True,
     "adaptive_sampling": False,
@@ -214,6 +218,7 @@ CPU_PRESET = {
     "phi_lr": 1e-3,
     "sac_lr": 6e-4,
     "alpha_lr": 3e-3,
+    "anneal_lr": True,
     "gamma": 0.95,
     "latent_dim": 2,
     "psd_coef": 0.0,
@@ -1380,6 +1385,13 @@ def episode_metrics(agent, episodes, periods, skill, args):
     return {name: np.mean(value) for name, value in values.items()}
 
 
+def anneal_learning_rates(agent, args, fraction):
+    """Ours: sets every learning rate to a fraction of its argument."""
+    rates = {"actor": args.sac_lr, "critic": args.sac_lr, "alpha": args.alpha_lr}
+    for name, optimizer in agent.optimizers.items():
+        optimizer.param_groups[0]["lr"] = fraction * rates.get(name, args.phi_lr)
+
+
 def evaluation_is_due(epoch, args):
     """Whether the last epoch has filled another interval of adaptive_interval episodes."""
     if epoch == 0:
@@ -1452,6 +1464,9 @@ def train(args, checkpoint, progress, run_dir):
             for i in range(num_episodes):
                 buffer.add(episodes[i], skill[i], period[i])
                 progress["global_step"] += len(episodes[i].actions)
+
+            if args.anneal_lr:
+                anneal_learning_rates(agent, args, 1 - epoch / args.total_epochs)
 
             # Lines 8 to 10: update phi and pi; phi once there is an episode of at least L steps.
             # NOTE(paper): the steps of phi and pi alternate

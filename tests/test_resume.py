@@ -74,6 +74,58 @@ def test_n_and_n_epochs_are_two_n(tmp_path, term):
     assert same(whole, both)
 
 
+@pytest.fixture
+def rates(monkeypatch):
+    """The learning rates of every update, by optimiser."""
+    seen = []
+    update = psd.update
+
+    def spy(agent, *rest):
+        seen.append({name: o.param_groups[0]["lr"] for name, o in agent.optimizers.items()})
+        return update(agent, *rest)
+
+    monkeypatch.setattr(psd, "update", spy)
+    return seen
+
+
+ANNEAL = "--anneal-lr --phi-lr 4e-3 --sac-lr 2e-3 --alpha-lr 8e-3 --updates-per-epoch 1"
+ANNEAL += " --turn-coef 1 --regularity-coef 1 --latent-dim 2"
+
+
+def test_annealed_rates_go_down_in_a_straight_line(tmp_path, rates):
+    run(*TINY, *ANNEAL.split(), "--run-name", "a", "--total-epochs", "4", tmp_path=tmp_path)
+    start = {"phi": 4e-3, "critic": 2e-3, "actor": 2e-3, "alpha": 8e-3, "decoder": 4e-3}
+    assert [set(seen) for seen in rates] == [set(start)] * 4
+    for name, rate in start.items():
+        expected = [rate, 0.75 * rate, 0.5 * rate, 0.25 * rate]
+        assert [seen[name] for seen in rates] == pytest.approx(expected)
+
+
+def test_without_annealing_rates_stay(tmp_path, rates):
+    run(*TINY, "--sac-lr", "0.002", "--run-name", "a", "--total-epochs", "3", tmp_path=tmp_path)
+    assert {seen["actor"] for seen in rates} == {0.002}
+
+
+def test_an_annealed_run_that_is_stopped_resumes_to_the_same_bits(tmp_path, monkeypatch, rates):
+    flags = [*TINY, *ANNEAL.split(), "--total-epochs", "6"]
+    whole = run(*flags, "--run-name", "whole", tmp_path=tmp_path)
+    collect = psd.rollout
+
+    def stop_in_the_third_epoch(envs, key, *rest, **kwargs):
+        if key[1] == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return collect(envs, key, *rest, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(psd, "rollout", stop_in_the_third_epoch)
+        with pytest.raises(SystemExit):
+            psd.main([*flags, "--run-name", "parts"])
+    rates.clear()
+    parts = run("--resume", "runs/parts", tmp_path=tmp_path)
+    assert len(rates) == 3 and rates[0]["actor"] == pytest.approx(0.5 * 2e-3)
+    assert same(whole, parts)
+
+
 def test_a_seed_gives_a_run_and_another_seed_another(tmp_path):
     runs = [
         run(*TINY, "--run-name", f"r{i}", "--seed", seed, "--total-epochs", "2", tmp_path=tmp_path)
