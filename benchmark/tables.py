@@ -1,9 +1,10 @@
-"""The tables of results in README.md and docs/recipes.md, from the files in results/ alone.
+"""The tables of results in README.md and docs/, from the files in results/ alone.
 
     python benchmark/tables.py            # writes them anew, between their two comments
     python benchmark/tables.py --check    # fails if a table is not what the files say
 
-Every number stands in evaluation.json (the judge) or in progress.csv (steps and minutes).
+Every number stands in a file: evaluation.json (the judge), progress.csv (steps and minutes),
+table1.json (downstream tasks), traps/closed.json (runs with the paper's reward).
 """
 
 import csv
@@ -13,6 +14,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import tyro
 
@@ -26,7 +28,14 @@ RESULTS = {  # robot -> folders below results/, one per seed
     "Ant-v4": ["ant"],
     "Pendulum-v1": ["pendulum"],
 }
-TABLES = {"README.md": "robots", "docs/recipes.md": "seeds"}  # page -> its table
+PAGES = {  # a table -> the page that it stands on
+    "robots": "README.md",
+    "seeds": "docs/recipes.md",
+    "paper": "docs/traps.md",
+    "hurdle": "docs/downstream_ppo.md",
+    "friction": "docs/downstream_ppo.md",
+    "directions": "docs/psd_metra.md",
+}
 
 
 @dataclass
@@ -154,6 +163,90 @@ def seeds_table(groups):
     return lines
 
 
+def read_json(path):
+    try:
+        return json.loads((REPO / "results" / path).read_text())
+    except (OSError, ValueError) as error:
+        fail(f"results/{path} cannot be read ({error})")
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def is_true(row):
+    """Is the period within 5 % of 2L?"""
+    return row["period"] is not None and abs(row["period"] / (2 * row["L"]) - 1) <= 0.05
+
+
+def paper_table():
+    """False skills of the paper's reward, one row per run."""
+    closed = read_json("traps/closed.json")["paper"]
+    wide = read_json("traps/paper_1000_s1/evaluation.json")["skills"]
+    runs = {
+        "256 units, seed 1 ([JSON](../results/traps/paper_1000_s1/evaluation.json))": wide,
+        "128 units, seed 1 ([JSON](../results/traps/closed.json))": closed["1"],
+        "128 units, seed 2 ([JSON](../results/traps/closed.json))": closed["2"],
+    }
+    lines = [["run", "true", "mean r_PSD", "mean radius over L/2"]]
+    for name, rows in runs.items():
+        count = sum(is_true(row) for row in rows)
+        r_psd = mean([row["r_psd"] for row in rows])
+        radius = mean([row["radius"] for row in rows])
+        lines.append([name, f"{count} of {len(rows)}", f"{r_psd:.2f}", f"{radius:.2f}"])
+    return lines
+
+
+METHODS = {"psd_radius": "PSD, radius bonus", "metra": "METRA", "sac": "SAC, r_ext alone"}
+POLICIES = {
+    "learned": "PPO, Table 4's settings",
+    "gentle": "PPO, `--updates-per-epoch 10`",
+    "fixed": "best single skill",
+    "random": "skills at random",
+}
+
+
+def task_table(task, title, form):
+    """One task of Table 1: mean (interval; seeds); empty where nothing was run."""
+    cells = {}
+    for cell in read_json("table1.json")["cells"]:
+        if cell["task"] == task:
+            seeds = len(cell["seeds"])
+            text = form.format(cell["mean"])
+            if cell["interval"] is None:
+                text += f" ({seeds})"
+            else:
+                low, high = (form.format(bound) for bound in cell["interval"])
+                text += f" ({low} to {high}; {seeds})"
+            cells[cell["method"], cell["policy"]] = text
+    lines = [[title, *METHODS.values()]]
+    for policy, name in POLICIES.items():
+        lines.append([name, *(cells.get((method, policy), "") for method in METHODS)])
+    return lines
+
+
+def directions_table():
+    """psd_metra.py: one row per L, over its directions z."""
+    rows = read_json("psd_metra/ant_mutual/evaluation.json")["skills"]
+    lines = [["L", "2L", "median period", "true (5 %)", "mean distance", "median angle off z"]]
+    for L in sorted({row["L"] for row in rows}):
+        same = [row for row in rows if row["L"] == L]
+        periods = [row["period"] for row in same if row["period"] is not None]
+        count = sum(is_true(row) for row in same)
+        angle = median([row["direction_error"] for row in same])
+        lines.append(
+            [
+                str(L),
+                str(2 * L),
+                f"{median(periods):.1f}",
+                f"{count} of {len(same)}",
+                f"{mean([row['distance'] for row in same]):.1f} m",
+                f"{angle:.0f}°",
+            ]
+        )
+    return lines
+
+
 def markdown(lines):
     lines = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -165,8 +258,8 @@ def with_table(page, name, table):
     start = f"<!-- table {name}: python benchmark/tables.py writes it -->"
     end = "<!-- end of table -->"
     text = (REPO / page).read_text()
-    if text.count(start) != 1 or text.count(end) != 1:
-        fail(f"{page} needs the comments {start} and {end}, once each")
+    if text.count(start) != 1 or end not in text[text.index(start) :]:
+        fail(f"{page} needs the comment {start}, once, and {end} after it")
     pattern = re.escape(start) + ".*?" + re.escape(end)
     return re.sub(pattern, lambda _: f"{start}\n{table}\n\n{end}", text, flags=re.DOTALL)
 
@@ -174,9 +267,18 @@ def with_table(page, name, table):
 def main(argv=None):
     args = tyro.cli(Args, args=argv, description=__doc__)
     groups = {robot: [read_result(name) for name in names] for robot, names in RESULTS.items()}
-    tables = {"robots": markdown(robots_table(groups)), "seeds": markdown(seeds_table(groups))}
-    for page, name in TABLES.items():
-        text = with_table(page, name, tables[name])
+    hurdle = ("HalfCheetahHurdle-v0", "HalfCheetahHurdle, hurdles cleared", "{:.2f}")
+    friction = ("HalfCheetahFriction-v0", "HalfCheetahFriction, metres", "{:.1f}")
+    tables = {
+        "robots": robots_table(groups),
+        "seeds": seeds_table(groups),
+        "paper": paper_table(),
+        "hurdle": task_table(*hurdle),
+        "friction": task_table(*friction),
+        "directions": directions_table(),
+    }
+    for name, page in PAGES.items():
+        text = with_table(page, name, markdown(tables[name]))
         if text == (REPO / page).read_text():
             continue
         if args.check:
