@@ -60,12 +60,23 @@ def test_papers_gaps_are_tagged_where_they_are_decided():
     assert (REPO / "psd.py").read_text().count("NOTE(paper)") >= 5
 
 
+def anchors(page):
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", ["README.md", *(str(p.relative_to(REPO)) for p in PAGES)])
 def test_links_lead_somewhere(page):
     path = REPO / page
-    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
-        if not target.startswith("http"):
-            assert (path.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
+        if target.startswith("http"):
+            continue
+        file, _, anchor = target.partition("#")
+        linked = path.parent / file if file else path
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked), target
 
 
 def test_the_snippet_of_the_readme_runs(monkeypatch):
