@@ -26,7 +26,7 @@ Names: `period` is the paper's period variable L (the motion takes 2L steps); `s
 networks are conditioned on, here Embed(L). NOTE(paper) marks what the paper leaves open, and what
 this script does there.
 
-Not in the paper, and off by default: turn, regularity and radius_bonus (docs/traps.md),
+Not in the paper, and off by default: turn, regularity, rhythm_reward, radius_bonus (docs/traps.md),
 --psd-coef, --ext-in-turn, --anneal-lr, --action-scale, --end-when-fallen, --normalize-obs,
 --preset cpu.
 """
@@ -151,7 +151,7 @@ class Args:
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
     ext_in_turn: bool = False
-    """multiply turn and regularity by 1 + ext_coef r_ext, instead of adding r_ext (ours)"""
+    """multiply turn and regularity by 1 + ext_coef turn r_ext, instead of adding r_ext (ours)"""
     v_star: float | None = None
     """v*, the forward velocity at which r_ext reaches 1 (None: by robot)"""
 
@@ -217,7 +217,7 @@ CPU_PRESET = {
     "phi_batch_size": 256,
     "phi_lr": 1e-3,
     "sac_lr": 6e-4,
-    "alpha_lr": 3e-3,
+    "alpha_lr": 1e-3,
     "anneal_lr": True,
     "gamma": 0.95,
     "latent_dim": 2,
@@ -230,7 +230,6 @@ CPU_PRESET = {
     "total_epochs": 1500,
 }
 BIPED_PRESET = {  # a long horizon, because a fall takes its time; r_ext is added
-    "alpha_lr": 1e-3,
     "gamma": 0.99,
     "ext_coef": 1.0,
     "L_min": 24,
@@ -260,8 +259,8 @@ CPU_PRESET_BY_ROBOT = {
     "Humanoid": BIPED_PRESET,
     "Pendulum": {
         "normalize_obs": False,
+        "anneal_lr": False,
         "sac_lr": 1e-3,
-        "alpha_lr": 1e-3,
         "gamma": 0.99,
         "psd_coef": 1.0,
         "turn_coef": 0.0,
@@ -641,6 +640,22 @@ def temperature_loss(agent, entropy):
     return agent.log_alpha * (entropy - agent.target_entropy)
 
 
+def rhythm_reward(agent, batch, phi_s, phi_next, ext_reward, args):
+    """Ours: turn (turn_coef + regularity_coef regularity) (1 + turn r_ext). The last factor is
+    there with --ext-in-turn only: so forward speed counts once the latent turns."""
+    in_turn = turn(phi_s, phi_next, batch.period)
+    metrics = {"psd/turn": in_turn.mean()}
+    factor = torch.full_like(in_turn, args.turn_coef)
+    if args.regularity_coef > 0:
+        decoded = decode(agent, phi_next, batch.period, batch.skill)
+        regular = regularity(decoded, batch.next_obs, batch.period)
+        factor += args.regularity_coef * regular
+        metrics["psd/regularity"] = regular.mean()
+    if args.ext_in_turn:
+        factor *= 1 + in_turn * ext_reward  # below 1 for going backwards
+    return in_turn * factor, metrics
+
+
 def update(agent, buffer, args, train_phi=True):
     """Lines 8 to 10 of Algorithm 1: one gradient step of every network.
 
@@ -678,18 +693,10 @@ def update(agent, buffer, args, train_phi=True):
         ext_reward = args.ext_coef * external_reward(batch.velocity, args.v_star)
         if not args.ext_in_turn:
             reward += ext_reward
-        if args.turn_coef > 0:  # ours: turn (turn_coef + regularity_coef regularity) (1 + r_ext)
-            in_turn = turn(phi_s, phi_next, L)
-            factor = torch.full_like(in_turn, args.turn_coef)
-            if args.regularity_coef > 0:
-                decoded = decode(agent, phi_next, L, batch.skill)
-                regular = regularity(decoded, batch.next_obs, L)
-                factor += args.regularity_coef * regular
-                metrics["psd/regularity"] = regular.mean()
-            if args.ext_in_turn:
-                factor *= 1 + ext_reward  # below 0 for going backwards fast
-            reward += in_turn * factor
-            metrics["psd/turn"] = in_turn.mean()
+        if args.turn_coef > 0:
+            rhythm, rhythm_metrics = rhythm_reward(agent, batch, phi_s, phi_next, ext_reward, args)
+            reward += rhythm
+            metrics.update(rhythm_metrics)
 
     # Line 10: soft actor-critic
     alpha = agent.log_alpha.detach().exp()
