@@ -140,7 +140,7 @@ CPU_PRESET = {"updates_per_epoch": 10, "total_epochs": 2500}
 
 POLICIES = ["learned", "random", "fixed"]
 MAY_BE_ZERO = ["seed", "value_coef", "entropy_coef", "gamma"]
-AT_MOST = {  # catches slips of the keyboard before they fill the memory
+AT_MOST = {  # catches typos before they fill the memory
     "gamma": 1,
     "num_threads": os.cpu_count() or 1,
     "hidden_layers": 100,

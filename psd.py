@@ -4,7 +4,7 @@ An encoder phi_L maps states onto a latent circle of diameter L. A policy pi(a |
 when each step covers one side of the regular 2L-gon in that circle. Going round takes 2L steps, so
 the policy learns motions of period 2L.
 
-    python psd.py --env-id Ant-v4 --cuda                     # the paper's setting
+    python psd.py --env-id Ant-v4 --cuda                     # the paper's hyperparameters
     python psd.py --env-id HalfCheetah-v4 --preset cpu       # about half an hour on one CPU core
 
 Where to find what the paper defines:
@@ -27,8 +27,8 @@ networks are conditioned on, here Embed(L). NOTE(paper) marks what the paper lea
 this script does there.
 
 Not in the paper, and off by default: turn, regularity, rhythm_reward, radius_bonus (docs/traps.md),
---psd-coef, --ext-in-turn, --anneal-lr, --action-scale, --end-when-fallen, --normalize-obs,
---preset cpu.
+--psd-coef, --ext-in-turn, --anneal-lr, --adaptive-gate turn, --action-scale, --end-when-fallen,
+--normalize-obs, --preset cpu.
 """
 
 import argparse
@@ -95,7 +95,7 @@ class Args:
     wandb_entity: str | None = None
     """user or team of Weights & Biases (None: your own)"""
     capture_video_every: int = 0
-    """epochs between two moving pictures of the skills in TensorBoard; 0 is none"""
+    """epochs between two GIFs of the skills in TensorBoard; 0 is none"""
 
     # Training (Table 2; T and v* from Appendix C)
     total_epochs: int = 40_000
@@ -109,13 +109,13 @@ class Args:
     terminate: bool = True
     """end an episode when the robot falls, as Gymnasium does; the paper does not say"""
     end_when_fallen: bool = False
-    """end a HalfCheetah's episode when it lies, on its belly, back or head (ours)"""
+    """end a HalfCheetah's episode when it has fallen onto its belly, back or head (ours)"""
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     normalize_obs: bool = False
     """normalise observations by mean and std of random-action rollouts, fixed at the start"""
     buffer_size: int = 500_000
-    """capacity of the replay buffer in transitions"""
+    """capacity of the replay buffer, in transitions of full-length episodes"""
     hidden_layers: int = 2
     """hidden layers per network"""
     hidden_units: int = 1024
@@ -192,10 +192,10 @@ class Args:
     """lower every learning rate in a straight line, to 0 at the last epoch (ours)"""
 
 
-# The paper's values by robot. NOTE(paper): the first L is open. The authors' Figure 9 (robot not
-# named) starts near 25. Robots with time steps of 8 to 15 ms have 25 here; Ant and HalfCheetah have
-# 10, because their time steps are 50 ms. Table 2 has d = 3 or 6 without naming robots. Ant and
-# Walker2d have their d from Table 5; the others are our choice.
+# The paper's values by robot. NOTE(paper): the first L is open. A curve of the authors' Figure 9
+# starts near 25. Robots with time steps of 8 to 15 ms have 25 here; Ant and HalfCheetah have 10,
+# because their time steps are 50 ms. Table 2 has d = 3 or 6 without naming robots. Ant and Walker2d
+# have their d from Table 5; the others are our choice.
 ROBOT_COLUMNS = ("episode_length", "lam_1", "lam_2", "latent_dim", "v_star", "first_L")
 ROBOTS = {
     "Ant": (200, 5.0, 5.0, 6, 0.5, 10),
@@ -276,7 +276,7 @@ CPU_PRESET_BY_ROBOT = {
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
 MAY_BE_ZERO += ["psd_coef", "turn_coef", "regularity_coef", "capture_video_every"]
-AT_MOST = {  # catches slips of the keyboard before they fill the memory
+AT_MOST = {  # catches typos before they fill the memory
     "gamma": 1,
     "tau": 1,
     "num_threads": os.cpu_count() or 1,
@@ -346,7 +346,7 @@ def psd_reward(phi_s, phi_next, L, kappa):
 
 def radius_bonus(phi_next, L):
     """Ours, not the paper's: 2 ||phi_L(s_{t+1})|| / L, at most 1. r_PSD sees only the length of a
-    step. A smaller circle with fewer steps per turn has the same step length, but not the radius.
+    step. On a circle with fewer corners a step can have that length, too; the radius shows it.
     """
     return (2 * phi_next.norm(dim=-1) / L).clamp(max=1.0)
 
@@ -355,6 +355,7 @@ def turn(phi_s, phi_next, L):
     """Ours, not the paper's: 1 if phi_L(s_{t+1}) is phi_L(s_t), turned by pi/L, on the circle of
     diameter L. It is 0 if the two are two sides of the 2L-gon apart, and it shrinks with the
     radius. A latent that rests on the circle earns 1/4, one that turns backwards next to nothing.
+    Eq. (7) leaves the direction of rotation open; turn makes it counter-clockwise.
     """
     x, y = phi_s.unbind(dim=-1)  # (B,) each; turning has a direction only in a plane, so d is 2
     cos = torch.cos(torch.pi / L)
@@ -383,13 +384,13 @@ def variance_by_period(obs, L):
     mean = same @ obs / count
     mean_square = same @ obs**2 / count
     variance = (mean_square - mean**2).clamp(min=0.0) * count / (count - 1).clamp(min=1)
-    return variance + 0.01 * obs.var(dim=0)  # a floor: a skill at rest has hardly any of its own
+    return variance + 0.01 * obs.var(dim=0)  # a skill at rest has hardly any of its own
 
 
 def regularity(decoded, obs, L):
-    """Ours, not the paper's: 1 - the decoding error, at least 0. It is 1 if the latent tells the
-    state. Then the motion repeats with every turn. On a circle that is wound twice it is low,
-    because two states share a latent."""
+    """Ours, not the paper's: 1 - the decoding error, at least 0. It is 1 if the decoder recovers
+    the state from the latent, and 0 if its guess is no better than the mean. On a circle that is
+    wound twice it is low, because two states share a latent."""
     error = decoding_error(decoded, obs, variance_by_period(obs, L))
     return (1 - error).clamp(min=0.0)
 
@@ -425,8 +426,8 @@ def sample_periods(bounds, args):
 
 def sample_triplets(buffer, batch_size):
     """B times s_t, s_{t+1}, s_{t+L} of an episode, (3, B, obs_dim), with its L and Embed(L)."""
-    # NOTE(paper): open, how to draw. Here every episode of at least L steps is equally likely, then
-    # every t with t + L <= its length. So s_{t+L} always exists.
+    # NOTE(paper): how to draw is open. Here every episode of at least L steps is equally likely,
+    # then every t with t + L <= its length. So s_{t+L} always exists.
     long_enough = buffer.length >= buffer.period
     episode = buffer.draw_episodes(long_enough, batch_size)  # (B,)
     L = buffer.period[episode]  # (B,), whole numbers stored as floats
@@ -462,7 +463,7 @@ def adapt_bounds(bounds, R_min, R_max, T, args):
 
 def period_return(envs, agent, L, progress, args):
     """R_L of Section 3.4: the sum of r_PSD over an episode, averaged over several episodes. With
-    --adaptive-gate turn (ours) the sum of turn, which a circle that is too fast does not have."""
+    --adaptive-gate turn (ours) the sum of turn, which is low on a circle that is too fast."""
     # NOTE(paper): open, how to act. Here deterministically, and resets have seeds of their own.
     num_episodes = args.adaptive_episodes
     period = torch.full((num_episodes,), float(L), device=agent.device)
@@ -582,7 +583,7 @@ class Agent(nn.Module):
         self.actor = Actor(size_in, layers, units, action_space)
         self.critic = Critic(size_in + action_dim, layers, units)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        # NOTE(paper): the first temperature and the target entropy are open
+        # NOTE(paper): the first temperature and the target entropy are open. Usual values of SAC
         self.log_alpha = nn.Parameter(torch.zeros(()))  # a temperature of 1
         self.target_entropy = -float(action_dim)
         if args.regularity_coef > 0:
@@ -641,8 +642,8 @@ def temperature_loss(agent, entropy):
 
 
 def rhythm_reward(agent, batch, phi_s, phi_next, ext_reward, args):
-    """Ours: turn (turn_coef + regularity_coef regularity) (1 + turn r_ext). The last factor is
-    there with --ext-in-turn only: so forward speed counts once the latent turns."""
+    """Ours: turn (turn_coef + regularity_coef regularity) (1 + turn ext_reward). The last factor is
+    there with --ext-in-turn only, so that forward speed counts once the latent turns."""
     in_turn = turn(phi_s, phi_next, batch.period)
     metrics = {"psd/turn": in_turn.mean()}
     factor = torch.full_like(in_turn, args.turn_coef)
@@ -788,7 +789,9 @@ class ReplayBuffer:
         cumulative = weight.cumsum(0)
         # float64, because float32 counts to 2^24 only
         u = torch.rand(size, device=weight.device, dtype=torch.float64) * cumulative[-1]
-        u = u.long()  # from 0 to total - 1; u belongs to the first episode with cumulative > u
+        u = (
+            u.long()
+        )  # 0 to total - 1: it falls to the first episode whose cumulative weight is above
         return torch.searchsorted(cumulative, u, right=True)
 
     def rows(self, episode, t):
@@ -1147,7 +1150,7 @@ def open_run_folder(run_dir, is_new):
 
 
 def save_checkpoint(run_dir, args, progress, agent, buffer):
-    """resume.pt holds everything; model.pt holds what it takes to act and to measure."""
+    """resume.pt holds everything; model.pt holds what acting and evaluation need."""
     weights = agent.state_dict()
     model = {"script": SCRIPT, "args": vars(args), "progress": progress}
     everything = dict(model)
@@ -1346,7 +1349,7 @@ def start_tracking(args, run_dir):
 
 
 def log_video(writer, run_dir, args, global_step):
-    """A moving picture of three skills for TensorBoard. evaluate.py makes it from model.pt, in a
+    """A GIF of three skills for TensorBoard. evaluate.py makes it from model.pt, in a
     process of its own, so that it changes no random number of training and cannot stop it."""
     folders = Path(__file__).resolve().parents[:2]  # baselines/ lies one folder further down
     judge = next((f / "evaluate.py" for f in folders if (f / "evaluate.py").is_file()), None)
@@ -1464,7 +1467,8 @@ def train(args, checkpoint, progress, run_dir):
                 progress["bounds"] = adapt_bounds(progress["bounds"], R_min, R_max, T, args)
                 logs.update({"eval/return_L_min": R_min, "eval/return_L_max": R_max})
 
-            # Lines 4 to 7: sample L, execute pi(a | s, L) for an episode, store it
+            # Lines 4 to 7: sample L, execute pi(a | s, L) for an episode, store it. NOTE(paper): the
+            # first episodes are the policy's own, there is no warm-up with random actions
             period = sample_periods(progress["bounds"], args)  # (num_episodes,)
             skill = embed_period(period, args.embed_dim).to(device)  # (num_episodes, D)
             episodes = rollout(envs[:num_episodes], (args.seed, epoch), agent, skill, progress)

@@ -99,7 +99,7 @@ class Args:
     wandb_entity: str | None = None
     """user or team of Weights & Biases (None: your own)"""
     capture_video_every: int = 0
-    """epochs between two moving pictures of the skills in TensorBoard; 0 is none"""
+    """epochs between two GIFs of the skills in TensorBoard; 0 is none"""
 
     # Training (Tables 2 and 3; T and v* from Appendix C)
     total_epochs: int = 40_000
@@ -113,11 +113,11 @@ class Args:
     terminate: bool = True
     """end an episode when the robot falls, as Gymnasium does; the paper does not say"""
     end_when_fallen: bool = False
-    """end a HalfCheetah's episode when it lies, on its belly, back or head (ours)"""
+    """end a HalfCheetah's episode when it has fallen onto its belly, back or head (ours)"""
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     buffer_size: int = 30_000
-    """capacity of the replay buffer in transitions"""
+    """capacity of the replay buffer, in transitions of full-length episodes"""
     hidden_layers: int = 2
     """hidden layers per network"""
     hidden_units: int = 1024
@@ -244,7 +244,7 @@ MIN_CROP = 15  # the four convolutions leave nothing of a smaller one
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
 MAY_BE_ZERO += ["capture_video_every"]
-AT_MOST = {  # catches slips of the keyboard before they fill the memory
+AT_MOST = {  # catches typos before they fill the memory
     "gamma": 1,
     "tau": 1,
     "num_threads": os.cpu_count() or 1,
@@ -321,7 +321,7 @@ def psd_reward(phi_s, phi_next, L, kappa):
 
 def radius_bonus(phi_next, L):
     """Ours, not the paper's: 2 ||phi_L(s_{t+1})|| / L, at most 1. r_PSD sees only the length of a
-    step. A smaller circle with fewer steps per turn has the same step length, but not the radius.
+    step. On a circle with fewer corners a step can have that length, too; the radius shows it.
     """
     return (2 * phi_next.norm(dim=-1) / L).clamp(max=1.0)
 
@@ -357,8 +357,8 @@ def sample_periods(bounds, args):
 
 def sample_triplets(buffer, batch_size):
     """B times s_t, s_{t+1}, s_{t+L} of an episode, (3, B, ...), with its L and Embed(L)."""
-    # NOTE(paper): open, how to draw. Here every episode of at least L steps is equally likely, then
-    # every t with t + L <= its length. So s_{t+L} always exists.
+    # NOTE(paper): how to draw is open. Here every episode of at least L steps is equally likely,
+    # then every t with t + L <= its length. So s_{t+L} always exists.
     long_enough = buffer.length >= buffer.period
     episode = buffer.draw_episodes(long_enough, batch_size)  # (B,)
     L = buffer.period[episode]  # (B,), whole numbers stored as floats
@@ -572,7 +572,7 @@ class Agent(nn.Module):
         # but not the head behind them. phi has a CNN of its own.
         self.actor.cnn.convolutions = self.critic.cnn.convolutions
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        # NOTE(paper): the first temperature and the target entropy are open
+        # NOTE(paper): the first temperature and the target entropy are open. Usual values of SAC
         self.log_alpha = nn.Parameter(torch.zeros(()))  # a temperature of 1
         self.target_entropy = -float(action_dim)
         self.device = torch.device(device)
@@ -750,7 +750,9 @@ class ReplayBuffer:
         cumulative = weight.cumsum(0)
         # float64, because float32 counts to 2^24 only
         u = torch.rand(size, device=weight.device, dtype=torch.float64) * cumulative[-1]
-        u = u.long()  # from 0 to total - 1; u belongs to the first episode with cumulative > u
+        u = (
+            u.long()
+        )  # 0 to total - 1: it falls to the first episode whose cumulative weight is above
         return torch.searchsorted(cumulative, u, right=True)
 
     def rows(self, episode, t):
@@ -1181,7 +1183,7 @@ def open_run_folder(run_dir, is_new):
 
 
 def save_checkpoint(run_dir, args, progress, agent, buffer):
-    """resume.pt holds everything; model.pt holds what it takes to act and to measure."""
+    """resume.pt holds everything; model.pt holds what acting and evaluation need."""
     weights = agent.state_dict()
     model = {"script": SCRIPT, "args": vars(args), "progress": progress}
     everything = dict(model)
@@ -1378,7 +1380,7 @@ def start_tracking(args, run_dir):
 
 
 def log_video(writer, run_dir, args, global_step):
-    """A moving picture of three skills for TensorBoard. evaluate.py makes it from model.pt, in a
+    """A GIF of three skills for TensorBoard. evaluate.py makes it from model.pt, in a
     process of its own, so that it changes no random number of training and cannot stop it."""
     folders = Path(__file__).resolve().parents[:2]  # baselines/ lies one folder further down
     judge = next((f / "evaluate.py" for f in folders if (f / "evaluate.py").is_file()), None)

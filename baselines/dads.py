@@ -92,7 +92,7 @@ class Args:
     wandb_entity: str | None = None
     """user or team of Weights & Biases (None: your own)"""
     capture_video_every: int = 0
-    """epochs between two moving pictures of the skills in TensorBoard; 0 is none"""
+    """epochs between two GIFs of the skills in TensorBoard; 0 is none"""
 
     # Training (Table 2; T and v* from Appendix C)
     total_epochs: int = 40_000
@@ -106,13 +106,13 @@ class Args:
     terminate: bool = True
     """end an episode when the robot falls, as Gymnasium does; the paper does not say"""
     end_when_fallen: bool = False
-    """end a HalfCheetah's episode when it lies, on its belly, back or head (ours)"""
+    """end a HalfCheetah's episode when it has fallen onto its belly, back or head (ours)"""
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     normalize_obs: bool = False
     """normalise observations by mean and std of random-action rollouts, fixed at the start"""
     buffer_size: int = 500_000
-    """capacity of the replay buffer in transitions"""
+    """capacity of the replay buffer, in transitions of full-length episodes"""
     hidden_layers: int = 2
     """hidden layers per network"""
     hidden_units: int = 1024
@@ -170,7 +170,7 @@ CPU_PRESET_BY_ROBOT = {}
 
 SKILL_DIM = 2  # of a continuous skill
 MAY_BE_ZERO = ["seed", "capture_video_every", "num_skills", "ext_coef", "gamma"]
-AT_MOST = {  # catches slips of the keyboard before they fill the memory
+AT_MOST = {  # catches typos before they fill the memory
     "gamma": 1,
     "tau": 1,
     "num_threads": os.cpu_count() or 1,
@@ -348,7 +348,7 @@ class Agent(nn.Module):
         self.actor = Actor(size_in, layers, units, action_space)
         self.critic = Critic(size_in + action_dim, layers, units)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        # NOTE(paper): the first temperature and the target entropy are open
+        # NOTE(paper): the first temperature and the target entropy are open. Usual values of SAC
         self.log_alpha = nn.Parameter(torch.zeros(()))  # a temperature of 1
         self.target_entropy = -float(action_dim)
         self.device = torch.device(device)
@@ -513,7 +513,9 @@ class ReplayBuffer:
         cumulative = weight.cumsum(0)
         # float64, because float32 counts to 2^24 only
         u = torch.rand(size, device=weight.device, dtype=torch.float64) * cumulative[-1]
-        u = u.long()  # from 0 to total - 1; u belongs to the first episode with cumulative > u
+        u = (
+            u.long()
+        )  # 0 to total - 1: it falls to the first episode whose cumulative weight is above
         return torch.searchsorted(cumulative, u, right=True)
 
     def rows(self, episode, t):
@@ -820,7 +822,7 @@ def open_run_folder(run_dir, is_new):
 
 
 def save_checkpoint(run_dir, args, progress, agent, buffer):
-    """resume.pt holds everything; model.pt holds what it takes to act and to measure."""
+    """resume.pt holds everything; model.pt holds what acting and evaluation need."""
     weights = agent.state_dict()
     model = {"script": SCRIPT, "args": vars(args), "progress": progress}
     everything = dict(model)
@@ -1018,7 +1020,7 @@ def start_tracking(args, run_dir):
 
 
 def log_video(writer, run_dir, args, global_step):
-    """A moving picture of three skills for TensorBoard. evaluate.py makes it from model.pt, in a
+    """A GIF of three skills for TensorBoard. evaluate.py makes it from model.pt, in a
     process of its own, so that it changes no random number of training and cannot stop it."""
     folders = Path(__file__).resolve().parents[:2]  # baselines/ lies one folder further down
     judge = next((f / "evaluate.py" for f in folders if (f / "evaluate.py").is_file()), None)

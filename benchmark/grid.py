@@ -251,6 +251,8 @@ GRIDS["terms"] = variants(
     psd_turn_regularity="--psd-coef 1",
     ext_added="--no-ext-in-turn --ext-coef 1",
     gamma_99="--gamma 0.99",
+    constant_rates="--no-anneal-lr",
+    fast_temperature="--alpha-lr 3e-3",
 )
 GRIDS["ant"] = variants(
     ROBOT.format("Ant") + RECIPES["Ant"].split(" --total")[0],
