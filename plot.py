@@ -596,48 +596,66 @@ def variance_kept(latents, plane):
 
 @figure
 def fig3(runs):
-    """Figure 3: the spectrum of each skill, and its four strongest frequencies as bars."""
-    num_columns = min(len(runs), 4)  # more runs go below
-    num_lines = math.ceil(len(runs) / num_columns)
-    narrow = num_columns > 2
-    width = min(WIDTH, 3.8 * num_columns)
-    if narrow:
-        width *= 1.3
-    size = (width, 3.8 * num_lines)
-    fig, axes = plt.subplots(2 * num_lines, num_columns, figsize=size, squeeze=False)
-    # One axis of frequencies for all runs: what is fast and what is slow is seen side by side
-    limit = max(frequency_limit(run.result, num_peaks=4) for run in runs)
-    one_env = len({run.result["env_id"] for run in runs}) == 1
-    for i in range(num_lines * num_columns):
-        line, column = divmod(i, num_columns)
-        top = axes[2 * line, column]
-        bottom = axes[2 * line + 1, column]
-        if i >= len(runs):
-            top.set_axis_off()
-            bottom.set_axis_off()
-            continue
-        result = runs[i].result
-        shades = draw_spectra(top, bottom, result, 4, limit, bar_width=0.01 * limit)
-        top.tick_params(labelbottom=False)
-        name = method_of(result) if one_env else name_of(result)
-        top.set_title(f"{name}\n{count_of_periods(result)}")
-        if skill_key(result) == "skill":
-            label = "skill"
-        elif narrow:
-            label = "L [steps]"
-        else:
-            label = "period variable L [steps]"
-        add_colour_bar(fig, [top, bottom], shades, label, aspect=40)
-        if column == 0:
-            top.set_ylabel("spectrum\n[std of random actions]")
-            bottom.set_ylabel("four strongest\n[std of random actions]")
-    title = "spectrum of each skill"
-    if one_env:
-        title = f"{plain(runs[0].result['env_id'])}: {title}"
-    if any(has_L(run.result) for run in runs):
+    """Figure 3: the spectrum of each skill, and its four strongest frequencies, by method."""
+    fig, axes = plt.subplots(
+        len(runs), 2, figsize=(WIDTH, 1.25 * len(runs) + 0.6), squeeze=False, sharex=True
+    )
+    by_L = []  # axes whose colours stand for L, and those whose colours stand for a skill
+    by_skill = []
+    for (left, right), run in zip(axes, runs):
+        result = run.result
+        shades = draw_in_hertz(left, right, result)
+        together = [one.result for one in runs if one.result["env_id"] == result["env_id"]]
+        tallest = max(highest_amplitude(one) for one in together)  # one scale per robot
+        for ax in (left, right):
+            ax.set(xscale="log", ylim=(0, 1.05 * max(tallest, 0.1)))
+        left.set_ylabel(method_of(result).replace(" + ", "\n+ "), fontsize=7)
+        left.set_title(count_of_periods(result), loc="left", fontsize=7, pad=2)
+        group = by_L if has_L(result) else by_skill
+        group.append((shades, left, right))
+    robots = ", ".join(sorted({plain(run.result["env_id"]) for run in runs}))
+    axes[0, 1].set_title("four strongest frequencies", loc="left", fontsize=7, pad=2)
+    for ax in axes[-1]:
+        ax.set_xlabel("frequency [Hz]")
+    for group, label in [(by_L, "period variable L [steps]"), (by_skill, "skill")]:
+        if group:
+            shades, _, _ = max(group, key=lambda entry: len(entry[0]))
+            rows = [ax for _, left, right in group for ax in (left, right)]
+            add_colour_bar(fig, rows, shades, label, aspect=15 * len(group))
+    title = f"{robots}: spectrum of each skill [std of random actions]"
+    if by_L:
         title += "; dotted: 1/(2L) of the trained L"
     fig.suptitle(title, fontsize=9)
     return fig
+
+
+def in_hertz(row, result):
+    """Frequencies and amplitudes of a spectrum, from two cycles per episode on: below is drift."""
+    amplitude = np.array(row["spectrum"], float)
+    frequency = np.linspace(0, 0.5, len(amplitude), endpoint=False)
+    shown = frequency >= 2 / result["T"]
+    return frequency[shown] / (result["dt"] or 1.0), amplitude[shown]
+
+
+def highest_amplitude(result):
+    return max(in_hertz(row, result)[1].max() for row in result["skills"])
+
+
+def draw_in_hertz(left, right, result):
+    """Spectra on the left, their four strongest frequencies on the right; the colour of each."""
+    per_second = 1 / (result["dt"] or 1.0)
+    key = skill_key(result)
+    shades = colours(result["skills"], key)
+    for row in result["skills"]:
+        shade = shades[row[key]]
+        left.plot(*in_hertz(row, result), color=shade, lw=0.8)
+        for peak in row["dominant"][:4]:
+            if peak["frequency"] >= 2 / result["T"]:
+                right.vlines(peak["frequency"] * per_second, 0, peak["amplitude"], color=shade)
+        if row.get("trained"):
+            for ax in (left, right):
+                ax.axvline(per_second / (2 * row["L"]), color=GREY, lw=0.4, ls=":", zorder=0)
+    return shades
 
 
 def count_of_periods(result):

@@ -1467,8 +1467,8 @@ def train(args, checkpoint, progress, run_dir):
                 progress["bounds"] = adapt_bounds(progress["bounds"], R_min, R_max, T, args)
                 logs.update({"eval/return_L_min": R_min, "eval/return_L_max": R_max})
 
-            # Lines 4 to 7: sample L, execute pi(a | s, L) for an episode, store it. NOTE(paper): the
-            # first episodes are the policy's own, there is no warm-up with random actions
+            # Lines 4 to 7: sample L, execute pi(a | s, L) for an episode, store it.
+            # NOTE(paper): the first episodes are the policy's own; no warm-up with random actions
             period = sample_periods(progress["bounds"], args)  # (num_episodes,)
             skill = embed_period(period, args.embed_dim).to(device)  # (num_episodes, D)
             episodes = rollout(envs[:num_episodes], (args.seed, epoch), agent, skill, progress)

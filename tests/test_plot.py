@@ -20,7 +20,7 @@ import plot  # noqa: E402
 SAMPLE = ROOT / "tests" / "sample" / "evaluation.json"
 LABELS = {  # what a reader looks for on each figure
     "fig1": ["latent PC 1", "latent PC 2", "Pendulum-v1, PSD", "L = 18, period"],
-    "fig3": ["frequency [1/step]", "four strongest", "period variable L [steps]"],
+    "fig3": ["frequency [Hz]", "four strongest", "period variable L [steps]"],
     "fig5": ["step (of 0.05 s)", "latent PC 1", "L = 6", "2L = 36", "sin of angle"],
     "fig6": ["latent distance", "transitions", "1-step error [%]", "L-step error [%]", "L = 14"],
     "fig9": ["training episodes", "period variable L [steps]", "$L_{min}$", "$L_{max}$"],
