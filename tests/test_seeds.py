@@ -82,3 +82,29 @@ def test_text_names_the_number_of_seeds():
     assert seeds.text_of(seeds.summary([0.0, 1.0]), "{:.1f}") == "0.5 (0.0 to 1.0; 2 seeds)"
     two_tasks = seeds.summary({"easy": [10, 10, 10], "hard": [0, 0]})
     assert seeds.text_of(two_tasks, "{:.0f}") == "6 (6 to 6; 2 or 3 seeds)"
+
+
+def midranks(values):
+    """1 for the smallest; equal values share the mean of their ranks."""
+    values = np.asarray(values, float)
+    return np.array([(values < v).sum() + ((values == v).sum() + 1) / 2 for v in values])
+
+
+def test_published_formulas_give_the_same():
+    """Agarwal et al. (2021): the IQM is the 25 % trimmed mean of all runs of all tasks, and the
+    probability of improvement is the Mann-Whitney U, by ranks, over N K, averaged over tasks."""
+    rng = np.random.default_rng(3)
+    x = {f"task {i}": rng.integers(0, 12, size=n).astype(float) for i, n in enumerate([5, 3, 8])}
+    y = {f"task {i}": rng.integers(0, 12, size=n).astype(float) for i, n in enumerate([4, 6, 8])}
+    pooled = np.sort(np.concatenate(list(x.values())))
+    cut = int(0.25 * len(pooled))
+    trimmed = pooled[cut:-cut].sum() / (len(pooled) - 2 * cut)
+    assert seeds.summary(x, seeds.interquartile_mean)["value"] == pytest.approx(trimmed)
+    chances = []
+    for task in x:
+        N, K = len(x[task]), len(y[task])
+        ranks = midranks(np.concatenate([x[task], y[task]]))
+        U = ranks[:N].sum() - N * (N + 1) / 2
+        chances.append(U / (N * K))
+    found = seeds.probability_of_improvement(x, y)
+    assert found["value"] == pytest.approx(np.mean(chances))
