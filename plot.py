@@ -993,7 +993,10 @@ def periods(runs):
         found = [row["period"] for row in run.result["skills"] if row["period"] is not None]
         top = max([top, *found])
     ax.set(xlim=(0, 1.1 * longest), ylim=(0, 1.1 * top), ylabel="measured period [steps]")
-    ax.set_xlabel("period variable L [steps]; crosses below the axis: no period", labelpad=6)
+    note = "×: no period"
+    if any(not row["trained"] for run in runs for row in run.result["skills"]):
+        note += "; hollow: not trained"
+    ax.set_xlabel(f"period variable L [steps]; {note}", labelpad=6)
     ax.tick_params(axis="x", pad=4 + 5 * len(runs))
     whole_numbers(ax.xaxis)
     ax.set_title(", ".join(sorted({plain(run.result["env_id"]) for run in runs})))
@@ -1002,7 +1005,8 @@ def periods(runs):
 
 
 def draw_periods(ax, result, number):
-    """A marker per skill of run `number`; a cross below the axis for a skill without a period."""
+    """A marker per skill of run `number`, hollow if its L was never trained; a cross below the axis
+    for a skill without a period."""
     rows = result["skills"]
     shade = plt.get_cmap("tab10")(number % 10)
     marker = "os^Dv<>P"[number % 8]
@@ -1011,9 +1015,13 @@ def draw_periods(ax, result, number):
     num_true = sum(row["verdict"] == "true" for row in rows)
     label = f"{method_of(result)}, seed {result['args'].get('seed')}, {result['epoch']} epochs: "
     label += f"{num_true} of {len(rows)} true"
-    x = [row["L"] for row in found]
-    y = [row["period"] for row in found]
-    ax.scatter(x, y, s=16, color=shade, marker=marker, label=label, zorder=3)
+    trained = [row for row in found if row["trained"]]
+    between = [row for row in found if not row["trained"]]
+    for chosen, fill, text in [(trained, shade, label), (between, "white", None)]:
+        x = [row["L"] for row in chosen]
+        y = [row["period"] for row in chosen]
+        edge = {"edgecolors": [shade], "linewidths": 0.8, "marker": marker, "zorder": 3}
+        ax.scatter(x, y, s=16, facecolors=[fill], label=text, **edge)
     if lost:
         x = [row["L"] for row in lost]
         y = np.full(len(lost), -0.03 - 0.03 * number)  # in heights of the axes
