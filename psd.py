@@ -151,7 +151,7 @@ class Args:
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
     ext_in_turn: bool = False
-    """multiply turn and regularity by 1 + ext_coef turn r_ext, instead of adding r_ext (ours)"""
+    """multiply turn and regularity by 1 + ext_coef r_ext, instead of adding r_ext (ours)"""
     v_star: float | None = None
     """v*, the forward velocity at which r_ext reaches 1 (None: by robot)"""
 
@@ -243,7 +243,6 @@ CPU_PRESET_BY_ROBOT = {
         "end_when_fallen": True,
         "ext_coef": 2.0,
         "ext_in_turn": True,
-        "total_epochs": 2000,
     },
     "Ant": {
         "ext_coef": 2.0,
@@ -642,8 +641,8 @@ def temperature_loss(agent, entropy):
 
 
 def rhythm_reward(agent, batch, phi_s, phi_next, ext_reward, args):
-    """Ours: turn (turn_coef + regularity_coef regularity) (1 + turn ext_reward). The last factor is
-    there with --ext-in-turn only, so that forward speed counts once the latent turns."""
+    """Ours: turn (turn_coef + regularity_coef regularity) (1 + ext_reward). The last factor is there
+    with --ext-in-turn only: forward speed is worth as much as turn and regularity are."""
     in_turn = turn(phi_s, phi_next, batch.period)
     metrics = {"psd/turn": in_turn.mean()}
     factor = torch.full_like(in_turn, args.turn_coef)
@@ -653,7 +652,7 @@ def rhythm_reward(agent, batch, phi_s, phi_next, ext_reward, args):
         factor += args.regularity_coef * regular
         metrics["psd/regularity"] = regular.mean()
     if args.ext_in_turn:
-        factor *= 1 + in_turn * ext_reward  # below 1 for going backwards
+        factor *= 1 + ext_reward  # below 1 for going backwards
     return in_turn * factor, metrics
 
 

@@ -203,7 +203,7 @@ def test_the_reward_of_an_update(coefficient, tiny_args, make_agent_and_buffer, 
             scaled = phi_next * 2 / period[:, None]
             decoded = agent.decoder(torch.cat([scaled, batch.skill], dim=1))
             regular = psd.regularity(decoded, batch.next_obs, period)
-            expected += turned * ((3.0 + coefficient * regular) * (1 + turned * r_ext) - 3.0)
+            expected += turned * ((3.0 + coefficient * regular) * (1 + r_ext) - 3.0)
         else:
             expected += r_ext
     torch.testing.assert_close(seen["reward"], expected)
