@@ -641,8 +641,8 @@ def temperature_loss(agent, entropy):
 
 
 def rhythm_reward(agent, batch, phi_s, phi_next, ext_reward, args):
-    """Ours: turn (turn_coef + regularity_coef regularity) (1 + ext_reward). The last factor is there
-    with --ext-in-turn only: forward speed is worth as much as turn and regularity are."""
+    """Ours: turn (turn_coef + regularity_coef regularity) (1 + ext_reward), without the last factor
+    unless --ext-in-turn is given. As a factor, forward speed counts for what turns and repeats."""
     in_turn = turn(phi_s, phi_next, batch.period)
     metrics = {"psd/turn": in_turn.mean()}
     factor = torch.full_like(in_turn, args.turn_coef)
