@@ -24,7 +24,7 @@ sys.path.insert(0, str(REPO))
 import plot  # noqa: E402
 
 RESULTS = {  # robot -> folders below results/, one per seed
-    "HalfCheetah-v4": ["halfcheetah", "halfcheetah_s4"],
+    "HalfCheetah-v4": ["halfcheetah", *(f"halfcheetah_s{seed}" for seed in (2, 3, 4, 5))],
     "Ant-v4": ["ant"],
     "Pendulum-v1": ["pendulum"],
 }
