@@ -980,7 +980,7 @@ def draw_mean_and_seeds(ax, x, errors, colour, label):
 @figure
 def periods(runs):
     """The judge's verdict at a glance: measured period of the state against L, for several runs."""
-    fig, ax = plt.subplots(figsize=(0.62 * WIDTH, 3.4))
+    fig, ax = plt.subplots(figsize=(0.62 * WIDTH, 3.2 + 0.2 * len(runs)))
     longest = max(row["L"] for run in runs for row in run.result["skills"])
     line = np.array([0, 1.1 * longest])
     ax.fill_between(line, 1.9 * line, 2.1 * line, color=GREY, alpha=0.2, lw=0, label="2L ± 5 %")
@@ -1000,7 +1000,7 @@ def periods(runs):
     ax.tick_params(axis="x", pad=4 + 5 * len(runs))
     whole_numbers(ax.xaxis)
     ax.set_title(", ".join(sorted({plain(run.result["env_id"]) for run in runs})))
-    ax.legend(loc="upper left")
+    fig.legend(loc="outside lower center")
     return fig
 
 
