@@ -16,7 +16,7 @@ A checkpoint is also a policy in five lines:
     policy = evaluate.load("results/halfcheetah")
     env = policy.make_env()
     obs, _ = env.reset(seed=0)
-    for t in range(200): obs, *_ = env.step(policy.act(obs, L=16))
+    for t in range(200): obs, *_ = env.step(policy.act(obs, L=12))
 """
 
 import base64

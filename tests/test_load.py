@@ -120,7 +120,7 @@ def test_the_five_lines_of_the_docstring(monkeypatch, cheetah):
     env = cheetah.make_env()  # the same by hand ends in the same state
     obs, _ = env.reset(seed=0)
     for _ in range(200):
-        obs, *_ = env.step(cheetah.act(obs, 16))
+        obs, *_ = env.step(cheetah.act(obs, 12))
     assert np.array_equal(obs, names["obs"])
 
 
@@ -129,10 +129,10 @@ def test_the_state_has_the_period_that_the_policy_is_told(cheetah):
     obs, _ = env.reset(seed=0)
     states = []
     for _ in range(400):
-        obs, *_ = env.step(cheetah.act(obs, L=16))
+        obs, *_ = env.step(cheetah.act(obs, L=12))
         states.append(obs)
     period, _ = state_period(np.array(states)[100:])
-    assert period == pytest.approx(32, rel=0.05)
+    assert period == pytest.approx(24, rel=0.05)
 
 
 def test_what_a_policy_knows(cheetah):
