@@ -673,7 +673,7 @@ def test_defaults_are_the_papers_table_3():
     differ = {k for k in own if k in other and own[k] != other[k]}
     assert differ == {"env_id", "buffer_size", "phi_batch_size", "embed_dim"}
     of_psd_alone = {"psd_coef", "turn_coef", "regularity_coef", "ext_in_turn", "adaptive_gate"}
-    assert set(other) - set(own) == {"normalize_obs", *of_psd_alone}
+    assert set(other) - set(own) == {"normalize_obs", "anneal_lr", *of_psd_alone}
 
 
 def test_the_cpu_preset_is_the_command_that_has_been_measured():
