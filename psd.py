@@ -5,7 +5,7 @@ when each step covers one side of the regular 2L-gon in that circle. Going round
 the policy learns motions of period 2L.
 
     python psd.py --env-id Ant-v4 --cuda                     # the paper's hyperparameters
-    python psd.py --env-id HalfCheetah-v4 --preset cpu       # about 20 minutes on one CPU core
+    python psd.py --env-id HalfCheetah-v4 --preset cpu       # 20 to 25 minutes on one CPU core
 
 Where to find what the paper defines:
 
