@@ -455,15 +455,19 @@ def step_together(envs, choices):
 class MLP(nn.Sequential):
     """Linear layers with ReLU in between, initialised as in the SAC code that the paper uses."""
 
-    def __init__(self, size_in, hidden_layers, hidden_units, size_out):
+    def __init__(self, size_in, hidden_layers, hidden_units, size_out, layer_norm=False):
         sizes = [size_in] + hidden_layers * [hidden_units] + [size_out]
         layers = []
         for i in range(len(sizes) - 1):
             linear = nn.Linear(sizes[i], sizes[i + 1])
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
-            layers += [linear, nn.ReLU(inplace=True)]
-        super().__init__(*layers[:-1])  # no ReLU at the end
+            layers.append(linear)
+            if i < hidden_layers:  # nothing follows the last linear layer
+                if layer_norm:
+                    layers.append(nn.LayerNorm(hidden_units))
+                layers.append(nn.ReLU())
+        super().__init__(*layers)
 
     def forward(self, *inputs):
         return super().forward(torch.cat(inputs, dim=-1))
@@ -1288,7 +1292,8 @@ def report(args, progress, skills, result, run_dir):
         "skills": args.skills,
         "method": skills.content["script"],
         "ext_coef": skill_args["ext_coef"],
-        "radius_coef": skill_args.get("radius_coef", 0.0),
+        "psd_coef": skill_args.get("psd_coef"),
+        "turn_coef": skill_args.get("turn_coef"),
         "skill_seed": skill_args["seed"],
         "skill_epochs": skills.content["progress"]["epoch"],
         "num_skills": len(skills.names),

@@ -541,10 +541,14 @@ def import_script(name):
     return script
 
 
+RETIRED = ["radius_coef"]  # arguments of older runs that changed the reward alone
+
+
 def read_args(path, script, saved_args):
     """The arguments of the run, as the script's Args."""
+    known = {name: value for name, value in saved_args.items() if name not in RETIRED}
     try:
-        args = script.Args(**saved_args)
+        args = script.Args(**known)
         json.dumps(vars(args), allow_nan=False)  # plain values, and no nan
     except (TypeError, ValueError) as error:
         fail(f"{path} does not fit {script.__name__}.py ({error})")

@@ -363,7 +363,7 @@ def circle_svg(points, L, L_max, z=None):
     parts.append(
         f'<polyline points="{path}" fill="none" stroke="#999999" stroke-width="{stroke}"/>'
     )
-    if z is not None:
+    if z is not None and len(z) == 2:  # an arrow has a direction only in a plane
         x, y = 0.25 * half * z
         line = '<line x2="{:.2f}" y2="{:.2f}" stroke="#009e73" stroke-width="{}"/>'
         parts.append(line.format(x, -y, 3 * stroke))

@@ -354,7 +354,7 @@ def method_of(result):
         terms.append("turn")
     if args.get("regularity_coef"):
         terms.append("regularity")
-    if args.get("radius_coef"):
+    if args.get("radius_coef"):  # an earlier term of ours, in older files
         terms.append("radius")
     if args.get("ext_coef"):
         terms.append("$r_{ext}$")

@@ -26,9 +26,9 @@ Names: `period` is the paper's period variable L (the motion takes 2L steps); `s
 networks are conditioned on, here Embed(L). NOTE(paper) marks what the paper leaves open, and what
 this script does there.
 
-Not in the paper, and off by default: turn, regularity, rhythm_reward, radius_bonus (docs/traps.md),
---psd-coef, --ext-in-turn, --anneal-lr, --adaptive-gate turn, --action-scale, --end-when-fallen,
---normalize-obs, --preset cpu.
+Not in the paper, and off by default: turn, regularity, rhythm_reward (docs/traps.md),
+--psd-coef, --ext-in-turn, --anneal-lr, --critic-layer-norm, --adaptive-gate turn, --action-scale,
+--end-when-fallen, --normalize-obs, --preset cpu.
 """
 
 import argparse
@@ -120,6 +120,8 @@ class Args:
     """hidden layers per network"""
     hidden_units: int = 1024
     """units per hidden layer"""
+    critic_layer_norm: bool = False
+    """layer normalisation after each hidden linear layer of the critics (ours)"""
 
     # Skill discovery (Table 2)
     phi_lr: float = 1e-4
@@ -146,8 +148,6 @@ class Args:
     """coefficient of the turn term (ours; 0 is the paper's reward)"""
     regularity_coef: float = 0.0
     """coefficient of regularity, paid in proportion to turn (ours; 0 is the paper's reward)"""
-    radius_coef: float = 0.0
-    """coefficient of the radius bonus (ours; 0 is the paper's reward)"""
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
     ext_in_turn: bool = False
@@ -214,9 +214,10 @@ CPU_PRESET = {
     "normalize_obs": True,
     "adaptive_sampling": False,
     "hidden_units": 128,
+    "critic_layer_norm": True,
     "phi_batch_size": 256,
     "phi_lr": 1e-3,
-    "sac_lr": 6e-4,
+    "sac_lr": 1e-3,
     "alpha_lr": 1e-3,
     "anneal_lr": True,
     "gamma": 0.95,
@@ -227,7 +228,8 @@ CPU_PRESET = {
     "L_min": 5,
     "L_max": 20,
     "num_periods": 16,
-    "total_epochs": 1500,
+    "updates_per_epoch": 128,
+    "total_epochs": 1000,
 }
 BIPED_PRESET = {  # a long horizon, because a fall takes its time; r_ext is added
     "gamma": 0.99,
@@ -236,7 +238,6 @@ BIPED_PRESET = {  # a long horizon, because a fall takes its time; r_ext is adde
     "L_max": 60,
     "num_periods": 7,
     "updates_per_epoch": 256,
-    "total_epochs": 1000,
 }
 CPU_PRESET_BY_ROBOT = {
     "HalfCheetah": {
@@ -250,16 +251,14 @@ CPU_PRESET_BY_ROBOT = {
         "L_min": 6,
         "L_max": 24,
         "num_periods": 10,
-        "updates_per_epoch": 128,
-        "total_epochs": 1000,
     },
     "Walker2d": BIPED_PRESET,
     "Hopper": BIPED_PRESET,
     "Humanoid": BIPED_PRESET,
     "Pendulum": {
         "normalize_obs": False,
+        "critic_layer_norm": False,
         "anneal_lr": False,
-        "sac_lr": 1e-3,
         "gamma": 0.99,
         "psd_coef": 1.0,
         "turn_coef": 0.0,
@@ -268,12 +267,13 @@ CPU_PRESET_BY_ROBOT = {
         "L_min": 10,
         "L_max": 18,
         "num_periods": 9,
+        "updates_per_epoch": 64,
         "total_epochs": 180,
     },
 }
 
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
-MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
+MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "ext_coef", "gamma"]
 MAY_BE_ZERO += ["psd_coef", "turn_coef", "regularity_coef", "capture_video_every"]
 AT_MOST = {  # catches typos before they fill the memory
     "gamma": 1,
@@ -291,7 +291,7 @@ AT_MOST = {  # catches typos before they fill the memory
 FIXED_ON_RESUME = [  # they shape what is stored; and `preset`, which sets defaults of new runs only
     "env_id", "preset", "terminate", "end_when_fallen", "action_scale", "normalize_obs",
     "episode_length", "episodes_per_epoch", "buffer_size", "hidden_layers", "hidden_units",
-    "latent_dim", "embed_dim",
+    "critic_layer_norm", "latent_dim", "embed_dim",
 ]  # fmt: skip
 
 
@@ -343,25 +343,28 @@ def psd_reward(phi_s, phi_next, L, kappa):
     return torch.exp(-kappa * delta**2)
 
 
-def radius_bonus(phi_next, L):
-    """Ours, not the paper's: 2 ||phi_L(s_{t+1})|| / L, at most 1. r_PSD sees only the length of a
-    step. On a circle with fewer corners a step can have that length, too; the radius shows it.
-    """
-    return (2 * phi_next.norm(dim=-1) / L).clamp(max=1.0)
+def turning_direction(phi_s, phi_next, L):
+    """Ours: 1 if the latents of the same L turn counter-clockwise on the whole, -1 if clockwise."""
+    x, y = phi_s.unbind(dim=-1)  # (B,) each; turning has a direction only in a plane, so d is 2
+    next_x, next_y = phi_next.unbind(dim=-1)
+    swept = x * next_y - y * next_x  # (B,), twice the area that each step sweeps over
+    same = (L[:, None] == L).to(swept.dtype)  # (B, B)
+    return torch.where(same @ swept < 0, -1.0, 1.0)
 
 
 def turn(phi_s, phi_next, L):
     """Ours, not the paper's: 1 if phi_L(s_{t+1}) is phi_L(s_t), turned by pi/L, on the circle of
     diameter L. It is 0 if the two are two sides of the 2L-gon apart, and it shrinks with the
-    radius. A latent that rests on the circle earns 1/4, one that turns backwards next to nothing.
-    Eq. (7) leaves the direction of rotation open; turn makes it counter-clockwise.
+    radius. A latent that rests on the circle earns 1/4, one that turns back next to nothing.
+    Eq. (7) is as good for an encoder that is mirrored. So the direction is that of the whole batch.
     """
-    x, y = phi_s.unbind(dim=-1)  # (B,) each; turning has a direction only in a plane, so d is 2
+    x, y = phi_s.unbind(dim=-1)
     cos = torch.cos(torch.pi / L)
-    sin = torch.sin(torch.pi / L)
+    sin = torch.sin(torch.pi / L) * turning_direction(phi_s, phi_next, L)
     turned = torch.stack([cos * x - sin * y, sin * x + cos * y], dim=-1)  # (B, 2)
     error = distance(phi_next, turned) / side_length(L)
-    return radius_bonus(phi_next, L) * (1 - error / 2).clamp(min=0.0) ** 2
+    radius = (2 * phi_next.norm(dim=-1) / L).clamp(max=1.0)
+    return radius * (1 - error / 2).clamp(min=0.0) ** 2
 
 
 def decode(agent, phi, L, skill):
@@ -474,7 +477,7 @@ def period_return(envs, agent, L, progress, args):
     for i in range(num_episodes):
         phi = encode(agent, episodes[i], skill[i])  # (n + 1, d)
         if args.adaptive_gate == "turn":
-            score = turn(phi[:-1], phi[1:], period[i])  # (n,)
+            score = turn(phi[:-1], phi[1:], period[i].expand(len(phi) - 1))  # (n,)
         else:
             score = psd_reward(phi[:-1], phi[1:], period[i], args.kappa)  # (n,)
         returns.append(score.sum().item())
@@ -500,15 +503,19 @@ def latent_statistics(phi, L, kappa):
 class MLP(nn.Sequential):
     """Linear layers with ReLU in between, initialised as in the SAC code that the paper uses."""
 
-    def __init__(self, size_in, hidden_layers, hidden_units, size_out):
+    def __init__(self, size_in, hidden_layers, hidden_units, size_out, layer_norm=False):
         sizes = [size_in] + hidden_layers * [hidden_units] + [size_out]
         layers = []
         for i in range(len(sizes) - 1):
             linear = nn.Linear(sizes[i], sizes[i + 1])
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
-            layers += [linear, nn.ReLU(inplace=True)]
-        super().__init__(*layers[:-1])  # no ReLU at the end
+            layers.append(linear)
+            if i < hidden_layers:  # nothing follows the last linear layer
+                if layer_norm:
+                    layers.append(nn.LayerNorm(hidden_units))
+                layers.append(nn.ReLU())
+        super().__init__(*layers)
 
     def forward(self, *inputs):
         return super().forward(torch.cat(inputs, dim=-1))
@@ -558,9 +565,9 @@ class Actor(nn.Module):
 class Critic(nn.ModuleList):
     """Two Q(s, skill, a), of which SAC takes the smaller."""
 
-    def __init__(self, size_in, hidden_layers, hidden_units):
-        qf1 = MLP(size_in, hidden_layers, hidden_units, 1)
-        qf2 = MLP(size_in, hidden_layers, hidden_units, 1)
+    def __init__(self, size_in, hidden_layers, hidden_units, layer_norm):
+        qf1 = MLP(size_in, hidden_layers, hidden_units, 1, layer_norm)
+        qf2 = MLP(size_in, hidden_layers, hidden_units, 1, layer_norm)
         super().__init__([qf1, qf2])
 
     def forward(self, obs, skill, actions):
@@ -580,7 +587,7 @@ class Agent(nn.Module):
         units = args.hidden_units
         self.phi = MLP(size_in, layers, units, args.latent_dim)  # phi_L(s) = phi(s, Embed(L))
         self.actor = Actor(size_in, layers, units, action_space)
-        self.critic = Critic(size_in + action_dim, layers, units)
+        self.critic = Critic(size_in + action_dim, layers, units, args.critic_layer_norm)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         # NOTE(paper): the first temperature and the target entropy are open. Usual values of SAC
         self.log_alpha = nn.Parameter(torch.zeros(()))  # a temperature of 1
@@ -689,7 +696,6 @@ def update(agent, buffer, args, train_phi=True):
         pair = torch.stack([batch.obs, batch.next_obs])  # (2, B, obs_dim)
         phi_s, phi_next = agent.phi(pair, batch.skill.expand(2, -1, -1))  # (B, d) each
         reward = args.psd_coef * psd_reward(phi_s, phi_next, L, args.kappa)
-        reward += args.radius_coef * radius_bonus(phi_next, L)
         ext_reward = args.ext_coef * external_reward(batch.velocity, args.v_star)
         if not args.ext_in_turn:
             reward += ext_reward
@@ -1107,7 +1113,7 @@ def check_args(args, L_min, L_max):
         fail(f"turn needs --latent-dim 2, not {args.latent_dim}: it turns latents in a plane")
     if args.regularity_coef > 0 and min(args.batch_size, args.phi_batch_size) < 2:
         fail("--regularity-coef needs batches of 2 or more, for it measures a variance")
-    if args.psd_coef + args.radius_coef + args.turn_coef + args.ext_coef == 0:
+    if args.psd_coef + args.turn_coef + args.ext_coef == 0:
         fail("every coefficient of the reward is 0: set --psd-coef, to begin with")
     if args.num_periods < 2:
         fail("--num-periods is 2 or more; for a single L set --L-min and --L-max to it")

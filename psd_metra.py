@@ -32,13 +32,15 @@ Where to find what the paper defines:
     Algorithm 3    train, update
 
 Differs from psd.py in: the direction z; phi_m with its loss, multiplier and reward; who sees
-what: phi_L sees z, phi_m sees L, and phi_m alone sees the global position.
+what: phi_L and its decoder see z, phi_m sees L, and phi_m alone sees the global position.
 
 Names: `period` is the paper's period variable L (the motion takes 2L steps); `skill` is what the
 networks are conditioned on, here (Embed(L), z). NOTE(paper) marks what the paper leaves
 open, and what this script does there.
 
-Not in the paper, and off by default: --radius-coef, --action-scale, --normalize-obs, --preset cpu.
+Not in the paper, and off by default: turn, regularity, rhythm_reward (docs/traps.md),
+--ext-in-turn, --anneal-lr, --critic-layer-norm, --adaptive-gate turn, --action-scale,
+--end-when-fallen, --normalize-obs, --preset cpu.
 """
 
 import argparse
@@ -130,6 +132,8 @@ class Args:
     """hidden layers per network"""
     hidden_units: int = 1024
     """units per hidden layer"""
+    critic_layer_norm: bool = False
+    """layer normalisation after each hidden linear layer of the critics (ours)"""
 
     # Skill discovery (Table 5)
     phi_lr: float = 1e-4
@@ -150,10 +154,14 @@ class Args:
     """cap on the slack of a satisfied constraint"""
     kappa: float = 10.0
     """sharpness of r_PSD, Eq. (8)"""
-    radius_coef: float = 0.0
-    """coefficient of the radius bonus (ours; 0 is the paper's reward)"""
+    turn_coef: float = 0.0
+    """coefficient of the turn term (ours; 0 is the paper's reward)"""
+    regularity_coef: float = 0.0
+    """coefficient of regularity, paid in proportion to turn (ours; 0 is the paper's reward)"""
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
+    ext_in_turn: bool = False
+    """multiply turn and regularity by 1 + ext_coef r_ext, instead of adding r_ext (ours)"""
     v_star: float | None = None
     """v*, the forward velocity at which r_ext reaches 1 (None: by robot)"""
 
@@ -186,6 +194,8 @@ class Args:
     """episodes between two evaluations of the bounds; Table 2 says 2000, the text 1000"""
     adaptive_episodes: int = 5
     """evaluation episodes per bound"""
+    adaptive_gate: Literal["r_psd", "turn"] = "r_psd"
+    """what the return of a bound adds up: r_PSD, as in the paper, or turn (ours)"""
     adaptive_alpha: float = 0.9
     """alpha: a bound with a return above alpha T expands"""
     adaptive_beta: float = 0.4
@@ -202,6 +212,8 @@ class Args:
     """discount factor"""
     tau: float = 0.005
     """step of the target critics towards the critics; 1 - the paper's smoothing coefficient"""
+    anneal_lr: bool = False
+    """lower every learning rate in a straight line, to 0 at the last epoch (ours)"""
 
 
 # The paper's values by robot. NOTE(paper): the first L is open. The authors' Figure 9 starts near
@@ -222,29 +234,43 @@ ROBOTS = {
     "any other": (200, 5.0, 5.0, 3, 0.5, 2, 0, 1024, 10),
 }
 
-# --preset cpu (ours): values for every robot, then values that a robot has instead. The results are
-# in docs/psd_metra.md, of Ant alone. The radius bonus and the fixed range of L are not the paper's.
+# --preset cpu (ours): values for every robot, then values that a robot has instead. As in psd.py,
+# turn and regularity replace r_PSD, learning rates go down to 0, and the range of L is fixed.
 CPU_PRESET = {
     "normalize_obs": True,
     "adaptive_sampling": False,
     "hidden_units": 128,
+    "critic_layer_norm": True,
     "phi_batch_size": 256,
     "phi_lr": 1e-3,
-    "sac_lr": 6e-4,
-    "alpha_lr": 3e-3,
-    "radius_coef": 2.0,
+    "sac_lr": 1e-3,
+    "alpha_lr": 1e-3,
+    "anneal_lr": True,
+    "gamma": 0.95,
+    "latent_dim": 2,
+    "psd_coef": 0.0,
+    "turn_coef": 1.0,
+    "regularity_coef": 2.0,
     "L_min": 8,
     "L_max": 24,
     "num_periods": 5,
-    "total_epochs": 1100,
-    "latent_dim": 2,
-    "gamma": 0.95,
+    "updates_per_epoch": 128,
+    "total_epochs": 1000,
 }
-CPU_PRESET_BY_ROBOT = {"Ant": {"action_scale": 0.3}}
+CPU_PRESET_BY_ROBOT = {
+    "Walker2d": {
+        "gamma": 0.99,
+        "L_min": 30,
+        "L_max": 90,
+        "num_periods": 7,
+        "updates_per_epoch": 256,
+    },
+}
 
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
-MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
-MAY_BE_ZERO += ["position_dim", "psd_coef", "epsilon_m", "capture_video_every"]
+MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "ext_coef", "gamma"]
+MAY_BE_ZERO += ["psd_coef", "turn_coef", "regularity_coef", "capture_video_every"]
+MAY_BE_ZERO += ["position_dim", "epsilon_m"]
 AT_MOST = {  # catches typos before they fill the memory
     "gamma": 1,
     "tau": 1,
@@ -262,7 +288,7 @@ AT_MOST["skill_dim"] = 1_024
 FIXED_ON_RESUME = [  # they shape what is stored; and `preset`, which sets defaults of new runs only
     "env_id", "preset", "terminate", "end_when_fallen", "action_scale", "normalize_obs",
     "episode_length", "episodes_per_epoch", "buffer_size", "hidden_layers", "hidden_units",
-    "latent_dim", "embed_dim",
+    "critic_layer_norm", "latent_dim", "embed_dim",
 ]  # fmt: skip
 FIXED_ON_RESUME += ["skill_dim", "position_dim", "mutual_conditioning"]
 
@@ -346,11 +372,61 @@ def dual_loss(log_lam, constraint):
     return log_lam * constraint
 
 
-def radius_bonus(phi_next, L):
-    """Ours, not the paper's: 2 ||phi_L(s_{t+1})|| / L, at most 1. r_PSD sees only the length of a
-    step. On a circle with fewer corners a step can have that length, too; the radius shows it.
+def turning_direction(phi_s, phi_next, L):
+    """Ours: 1 if the latents of the same L turn counter-clockwise on the whole, -1 if clockwise."""
+    x, y = phi_s.unbind(dim=-1)  # (B,) each; turning has a direction only in a plane, so d is 2
+    next_x, next_y = phi_next.unbind(dim=-1)
+    swept = x * next_y - y * next_x  # (B,), twice the area that each step sweeps over
+    same = (L[:, None] == L).to(swept.dtype)  # (B, B)
+    return torch.where(same @ swept < 0, -1.0, 1.0)
+
+
+def turn(phi_s, phi_next, L):
+    """Ours, not the paper's: 1 if phi_L(s_{t+1}) is phi_L(s_t), turned by pi/L, on the circle of
+    diameter L. It is 0 if the two are two sides of the 2L-gon apart, and it shrinks with the
+    radius. A latent that rests on the circle earns 1/4, one that turns back next to nothing.
+    Eq. (7) is as good for an encoder that is mirrored. So the direction is that of the whole batch.
     """
-    return (2 * phi_next.norm(dim=-1) / L).clamp(max=1.0)
+    x, y = phi_s.unbind(dim=-1)
+    cos = torch.cos(torch.pi / L)
+    sin = torch.sin(torch.pi / L) * turning_direction(phi_s, phi_next, L)
+    turned = torch.stack([cos * x - sin * y, sin * x + cos * y], dim=-1)  # (B, 2)
+    error = distance(phi_next, turned) / side_length(L)
+    radius = (2 * phi_next.norm(dim=-1) / L).clamp(max=1.0)
+    return radius * (1 - error / 2).clamp(min=0.0) ** 2
+
+
+def decode(agent, phi, L, skill):
+    """Ours: g(2 phi_L(s, z) / L, Embed(L), z), the decoder's guess of the state but its position.
+    The decoder sees z if phi_L does."""
+    if not agent.mutual_conditioning:
+        skill = skill[..., : agent.embed_dim]
+    return agent.decoder(2 * phi / L[:, None], skill)
+
+
+def decoding_error(decoded, obs, variance):
+    """Ours: (decoded - obs)^2 / variance, the mean over the dimensions that move, (B,)."""
+    moves = obs.var(dim=0) > 1e-6  # (obs_dim,)
+    error = torch.where(moves, (decoded - obs) ** 2 / variance.clamp(min=1e-6), 0.0)
+    return error.sum(dim=-1) / moves.sum().clamp(min=1)
+
+
+def variance_by_period(obs, L):
+    """Ours: the variance of each dimension among the samples with the same L, (B, obs_dim)."""
+    same = (L[:, None] == L).to(obs.dtype)  # (B, B)
+    count = same.sum(dim=-1, keepdim=True)
+    mean = same @ obs / count
+    mean_square = same @ obs**2 / count
+    variance = (mean_square - mean**2).clamp(min=0.0) * count / (count - 1).clamp(min=1)
+    return variance + 0.01 * obs.var(dim=0)  # a skill at rest has hardly any of its own
+
+
+def regularity(decoded, obs, L):
+    """Ours, not the paper's: 1 - the decoding error, at least 0. It is 1 if the decoder recovers
+    the state from the latent, and 0 if its guess is no better than the mean. On a circle that is
+    wound twice it is low, because two states share a latent."""
+    error = decoding_error(decoded, obs, variance_by_period(obs, L))
+    return (1 - error).clamp(min=0.0)
 
 
 def external_reward(velocity, v_star):
@@ -443,7 +519,8 @@ def adapt_bounds(bounds, R_min, R_max, T, args):
 
 
 def period_return(envs, agent, L, progress, args):
-    """R_L of Section 3.4: the sum of r_PSD over an episode, averaged over several episodes."""
+    """R_L of Section 3.4: the sum of r_PSD over an episode, averaged over several episodes. With
+    --adaptive-gate turn (ours) the sum of turn, which is low on a circle that is too fast."""
     # NOTE(paper): open, how to act. Here deterministically, and resets have seeds of their own.
     num_episodes = args.adaptive_episodes
     period = torch.full((num_episodes,), float(L), device=agent.device)
@@ -457,8 +534,11 @@ def period_return(envs, agent, L, progress, args):
     returns = []
     for i in range(num_episodes):
         phi = encode(agent, episodes[i], skill[i])  # (n + 1, d)
-        r_psd = psd_reward(phi[:-1], phi[1:], period[i], args.kappa)  # (n,)
-        returns.append(r_psd.sum().item())
+        if args.adaptive_gate == "turn":
+            score = turn(phi[:-1], phi[1:], period[i].expand(len(phi) - 1))  # (n,)
+        else:
+            score = psd_reward(phi[:-1], phi[1:], period[i], args.kappa)  # (n,)
+        returns.append(score.sum().item())
     return np.mean(returns)
 
 
@@ -481,15 +561,19 @@ def latent_statistics(phi, L, kappa):
 class MLP(nn.Sequential):
     """Linear layers with ReLU in between, initialised as in the SAC code that the paper uses."""
 
-    def __init__(self, size_in, hidden_layers, hidden_units, size_out):
+    def __init__(self, size_in, hidden_layers, hidden_units, size_out, layer_norm=False):
         sizes = [size_in] + hidden_layers * [hidden_units] + [size_out]
         layers = []
         for i in range(len(sizes) - 1):
             linear = nn.Linear(sizes[i], sizes[i + 1])
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
-            layers += [linear, nn.ReLU(inplace=True)]
-        super().__init__(*layers[:-1])  # no ReLU at the end
+            layers.append(linear)
+            if i < hidden_layers:  # nothing follows the last linear layer
+                if layer_norm:
+                    layers.append(nn.LayerNorm(hidden_units))
+                layers.append(nn.ReLU())
+        super().__init__(*layers)
 
     def forward(self, *inputs):
         return super().forward(torch.cat(inputs, dim=-1))
@@ -539,9 +623,9 @@ class Actor(nn.Module):
 class Critic(nn.ModuleList):
     """Two Q(s, skill, a), of which SAC takes the smaller."""
 
-    def __init__(self, size_in, hidden_layers, hidden_units):
-        qf1 = MLP(size_in, hidden_layers, hidden_units, 1)
-        qf2 = MLP(size_in, hidden_layers, hidden_units, 1)
+    def __init__(self, size_in, hidden_layers, hidden_units, layer_norm):
+        qf1 = MLP(size_in, hidden_layers, hidden_units, 1, layer_norm)
+        qf2 = MLP(size_in, hidden_layers, hidden_units, 1, layer_norm)
         super().__init__([qf1, qf2])
 
     def forward(self, obs, skill, actions):
@@ -573,11 +657,15 @@ class Agent(nn.Module):
         self.phi_m = MLP(phi_m_size_in, layers, units, args.skill_dim)  # phi_m(s, L)
         self.log_lam = nn.Parameter(torch.tensor(args.lam_m).log())
         self.actor = Actor(size_in, layers, units, action_space)
-        self.critic = Critic(size_in + action_dim, layers, units)
+        self.critic = Critic(size_in + action_dim, layers, units, args.critic_layer_norm)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         # NOTE(paper): the first temperature and the target entropy are open. Usual values of SAC
         self.log_alpha = nn.Parameter(torch.zeros(()))  # a temperature of 1
         self.target_entropy = -float(action_dim)
+        if args.regularity_coef > 0:
+            # What phi_L sees: its inputs are the decoder's outputs, its conditions are shared
+            condition_dim = phi_size_in - local_dim
+            self.decoder = MLP(args.latent_dim + condition_dim, layers, units, local_dim)
         self.device = torch.device(device)
         self.to(self.device)
 
@@ -590,6 +678,9 @@ class Agent(nn.Module):
             "actor": torch.optim.Adam(self.actor.parameters(), args.sac_lr, fused=fused),
             "alpha": torch.optim.Adam([self.log_alpha], args.alpha_lr, fused=fused),
         }
+        if args.regularity_coef > 0:
+            decoder = torch.optim.Adam(self.decoder.parameters(), args.phi_lr, fused=fused)
+            self.optimizers["decoder"] = decoder
 
     def act(self, obs, skill, deterministic):
         """What a rollout calls. In psd_metra.py this method cuts off a part of the observations."""
@@ -632,6 +723,22 @@ def temperature_loss(agent, entropy):
     return agent.log_alpha * (entropy - agent.target_entropy)
 
 
+def rhythm_reward(agent, batch, phi_s, phi_next, ext_reward, args):
+    """Ours: turn (turn_coef + regularity_coef regularity) (1 + ext_reward), without the last factor
+    unless --ext-in-turn is given. As a factor, forward speed counts for what turns and repeats."""
+    in_turn = turn(phi_s, phi_next, batch.period)
+    metrics = {"psd/turn": in_turn.mean()}
+    factor = torch.full_like(in_turn, args.turn_coef)
+    if args.regularity_coef > 0:
+        decoded = decode(agent, phi_next, batch.period, batch.skill)
+        regular = regularity(decoded, batch.next_obs, batch.period)
+        factor += args.regularity_coef * regular
+        metrics["psd/regularity"] = regular.mean()
+    if args.ext_in_turn:
+        factor *= 1 + ext_reward  # below 1 for going backwards
+    return in_turn * factor, metrics
+
+
 def update(agent, buffer, args, train_phi=True):
     """Lines 9 to 13 of Algorithm 3: one gradient step of every network.
 
@@ -641,8 +748,8 @@ def update(agent, buffer, args, train_phi=True):
     # Line 9: phi_L. NOTE(paper): Algorithm 3 has the samples of phi_L and phi_m swapped.
     if train_phi:
         obs, L, skill = sample_triplets(buffer, args.phi_batch_size)
-        skill = skill.expand(3, -1, -1)
-        phi_s, phi_next, phi_opposite = encode_period(agent, obs, skill)  # (B, d) each
+        skill_of_three = skill.expand(3, -1, -1)
+        phi_s, phi_next, phi_opposite = encode_period(agent, obs, skill_of_three)  # (B, d) each
         phi_loss, phi_metrics = encoder_loss(
             phi_s, phi_next, phi_opposite, L, args.k, args.lam_1, args.lam_2, args.epsilon
         )
@@ -650,6 +757,15 @@ def update(agent, buffer, args, train_phi=True):
         phi_loss.backward()
         agent.optimizers["phi"].step()
         metrics.update(phi_metrics)
+
+        if args.regularity_coef > 0:  # ours: train the decoder; no gradient reaches the encoder
+            local_obs = obs[0, :, args.position_dim :]  # (B, local_dim)
+            decoded = decode(agent, phi_s.detach(), L, skill)
+            decoder_loss = decoding_error(decoded, local_obs, local_obs.var(dim=0)).mean()
+            agent.optimizers["decoder"].zero_grad()
+            decoder_loss.backward()
+            agent.optimizers["decoder"].step()
+            metrics["losses/decoder_loss"] = decoder_loss.detach()
 
     # Line 10: phi_m and its multiplier
     batch = buffer.sample(args.batch_size)
@@ -674,6 +790,9 @@ def update(agent, buffer, args, train_phi=True):
     batch = buffer.sample(args.batch_size)
     L = batch.period
     z = batch.skill[:, args.embed_dim :]
+    # Decoder, actor and critics do not see the global position
+    p = args.position_dim
+    policy_batch = batch._replace(obs=batch.obs[:, p:], next_obs=batch.next_obs[:, p:])
     with torch.no_grad():
         pair = torch.stack([batch.obs, batch.next_obs])  # (2, B, obs_dim)
         skill = batch.skill.expand(2, -1, -1)
@@ -681,12 +800,18 @@ def update(agent, buffer, args, train_phi=True):
         phi_m_s, phi_m_next = encode_direction(agent, pair, skill)  # (B, skill_dim) each
         reward = metra_reward(phi_m_s, phi_m_next, z)
         reward += args.psd_coef * psd_reward(phi_s, phi_next, L, args.kappa)
-        reward += args.radius_coef * radius_bonus(phi_next, L)
-        reward += args.ext_coef * external_reward(batch.velocity, args.v_star)
+        ext_reward = args.ext_coef * external_reward(batch.velocity, args.v_star)
+        if not args.ext_in_turn:
+            reward += ext_reward
+        if args.turn_coef > 0:
+            # Ours. Samples are grouped by L alone, whatever their z: few of a batch share a z
+            rhythm, rhythm_metrics = rhythm_reward(
+                agent, policy_batch, phi_s, phi_next, ext_reward, args
+            )
+            reward += rhythm
+            metrics.update(rhythm_metrics)
 
-    # Line 13: soft actor-critic, which does not see the global position
-    p = args.position_dim
-    policy_batch = batch._replace(obs=batch.obs[:, p:], next_obs=batch.next_obs[:, p:])
+    # Line 13: soft actor-critic
     alpha = agent.log_alpha.detach().exp()
     metrics["losses/alpha"] = alpha
 
@@ -1090,6 +1215,13 @@ def check_args(args, L_min, L_max):
     needed = max(args.batch_size, args.phi_batch_size, args.episodes_per_epoch * T)
     if args.buffer_size < needed:
         fail(f"--buffer-size must hold a batch and an epoch's episodes: {needed} or more")
+    if args.turn_coef == 0 and (args.regularity_coef > 0 or args.ext_in_turn):
+        fail("--regularity-coef and --ext-in-turn are multiplied by turn: set --turn-coef, too")
+    uses_turn = args.turn_coef > 0 or args.adaptive_gate == "turn"
+    if uses_turn and args.latent_dim != 2:
+        fail(f"turn needs --latent-dim 2, not {args.latent_dim}: it turns latents in a plane")
+    if args.regularity_coef > 0 and min(args.batch_size, args.phi_batch_size) < 2:
+        fail("--regularity-coef needs batches of 2 or more, for it measures a variance")
     if args.num_periods < 2:
         fail("--num-periods is 2 or more; for a single L set --L-min and --L-max to it")
     low = 1
@@ -1375,6 +1507,13 @@ def episode_metrics(agent, episodes, periods, skill, args):
     return {name: np.mean(value) for name, value in values.items()}
 
 
+def anneal_learning_rates(agent, args, fraction):
+    """Ours: sets every learning rate to a fraction of its argument."""
+    rates = {"actor": args.sac_lr, "critic": args.sac_lr, "alpha": args.alpha_lr}
+    for name, optimizer in agent.optimizers.items():
+        optimizer.param_groups[0]["lr"] = fraction * rates.get(name, args.phi_lr)
+
+
 def evaluation_is_due(epoch, args):
     """Whether the last epoch has filled another interval of adaptive_interval episodes."""
     if epoch == 0:
@@ -1452,6 +1591,9 @@ def train(args, checkpoint, progress, run_dir):
             for i in range(num_episodes):
                 buffer.add(episodes[i], skill[i], period[i])
                 progress["global_step"] += len(episodes[i].actions)
+
+            if args.anneal_lr:
+                anneal_learning_rates(agent, args, 1 - epoch / args.total_epochs)
 
             # Lines 9 to 13: update all; phi_L once there is an episode of at least L steps.
             # NOTE(paper): the steps of phi and pi alternate

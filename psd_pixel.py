@@ -26,13 +26,16 @@ Where to find what the paper defines:
     Algorithm 2    adapt_bounds        adaptive sampling (Section 3.4)
 
 Differs from psd.py in: Pixels, which shows frames instead of the state; the buffer, which
-keeps each frame once and hands out stacks, cropped at random; a CNN before each network.
+keeps each frame once and hands out stacks, cropped at random; a CNN before each network; the
+decoder of regularity, which guesses thumbnails instead of states.
 
 Names: `period` is the paper's period variable L (the motion takes 2L steps); `skill` is what the
 networks are conditioned on, here Embed(L). NOTE(paper) marks what the paper leaves open, and what
 this script does there.
 
-Not in the paper, and off by default: --radius-coef, --action-scale, --plain-floor, --preset cpu.
+Not in the paper, and off by default: turn, regularity, rhythm_reward (docs/traps.md), --psd-coef,
+--ext-in-turn, --anneal-lr, --critic-layer-norm, --adaptive-gate turn, --action-scale,
+--end-when-fallen, --plain-floor, --preset cpu.
 """
 
 import argparse
@@ -122,6 +125,8 @@ class Args:
     """hidden layers per network"""
     hidden_units: int = 1024
     """units per hidden layer"""
+    critic_layer_norm: bool = False
+    """layer normalisation after each hidden linear layer of the critics (ours)"""
 
     # Pixels (Table 3; the CNN is CURL's)
     image_size: int = 90
@@ -156,10 +161,16 @@ class Args:
     """cap on the slack of a satisfied constraint"""
     kappa: float = 10.0
     """sharpness of r_PSD, Eq. (8)"""
-    radius_coef: float = 0.0
-    """coefficient of the radius bonus (ours; 0 is the paper's reward)"""
+    psd_coef: float = 1.0
+    """coefficient of r_PSD; 1 is the paper's reward"""
+    turn_coef: float = 0.0
+    """coefficient of the turn term (ours; 0 is the paper's reward)"""
+    regularity_coef: float = 0.0
+    """coefficient of regularity, paid in proportion to turn (ours; 0 is the paper's reward)"""
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
+    ext_in_turn: bool = False
+    """multiply turn and regularity by 1 + ext_coef r_ext, instead of adding r_ext (ours)"""
     v_star: float | None = None
     """v*, the forward velocity at which r_ext reaches 1 (None: by robot)"""
 
@@ -178,6 +189,8 @@ class Args:
     """episodes between two evaluations of the bounds; Table 2 says 2000, the text 1000"""
     adaptive_episodes: int = 5
     """evaluation episodes per bound"""
+    adaptive_gate: Literal["r_psd", "turn"] = "r_psd"
+    """what the return of a bound adds up: r_PSD, as in the paper, or turn (ours)"""
     adaptive_alpha: float = 0.9
     """alpha: a bound with a return above alpha T expands"""
     adaptive_beta: float = 0.4
@@ -194,6 +207,8 @@ class Args:
     """discount factor"""
     tau: float = 0.005
     """step of the target critics towards the critics; 1 - the paper's smoothing coefficient"""
+    anneal_lr: bool = False
+    """lower every learning rate in a straight line, to 0 at the last epoch (ours)"""
 
 
 # The paper's values by robot. NOTE(paper): the first L is open. The authors' Figure 9 starts near
@@ -211,9 +226,8 @@ ROBOTS = {
     "any other": (200, 5.0, 5.0, 3, 0.5, 10),
 }
 
-# --preset cpu (ours): values for every robot, then values that a robot has instead. The results are
-# in docs/psd_pixel.md, of HalfCheetah alone. This is its first stage; the next ones resume
-# it with another range of L. The radius bonus and the fixed range of L are not the paper's.
+# --preset cpu (ours): values for every robot, then values that a robot has instead. As in psd.py,
+# turn and regularity replace r_PSD, learning rates go down to 0, and the range of L is fixed.
 CPU_PRESET = {
     "adaptive_sampling": False,
     "image_size": 32,
@@ -221,29 +235,40 @@ CPU_PRESET = {
     "plain_floor": True,
     "num_filters": 8,
     "hidden_units": 128,
+    "critic_layer_norm": True,
     "phi_batch_size": 128,
     "batch_size": 128,
     "buffer_size": 100_000,
     "episodes_per_epoch": 4,
     "updates_per_epoch": 128,
     "phi_lr": 1e-3,
-    "sac_lr": 6e-4,
+    "sac_lr": 1e-3,
     "alpha_lr": 1e-3,
-    "radius_coef": 2.0,
+    "anneal_lr": True,
+    "gamma": 0.95,
+    "latent_dim": 2,
+    "psd_coef": 0.0,
+    "turn_coef": 1.0,
+    "regularity_coef": 2.0,
     "L_min": 6,
     "L_max": 12,
-    "num_periods": 3,
-    "total_epochs": 175,
-    "latent_dim": 2,
-    "gamma": 0.95,
+    "num_periods": 7,
+    "total_epochs": 500,
 }
-CPU_PRESET_BY_ROBOT = {"HalfCheetah": {"action_scale": 0.3}}
+CPU_PRESET_BY_ROBOT = {
+    "HalfCheetah": {
+        "end_when_fallen": True,
+        "ext_coef": 2.0,
+        "ext_in_turn": True,
+    },
+}
 
 RENDER_SIZE = 90  # of images that are smaller, before they are scaled down
+THUMBNAIL_SIZE = 8  # side of what the decoder guesses, in tiles
 MIN_CROP = 15  # the four convolutions leave nothing of a smaller one
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
-MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "radius_coef", "ext_coef", "gamma"]
-MAY_BE_ZERO += ["capture_video_every"]
+MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "ext_coef", "gamma"]
+MAY_BE_ZERO += ["psd_coef", "turn_coef", "regularity_coef", "capture_video_every"]
 AT_MOST = {  # catches typos before they fill the memory
     "gamma": 1,
     "tau": 1,
@@ -266,8 +291,8 @@ AT_MOST |= {
 FIXED_ON_RESUME = [  # they shape what is stored; and `preset`, which sets defaults of new runs only
     "env_id", "preset", "terminate", "end_when_fallen", "action_scale", "episode_length",
     "episodes_per_epoch", "buffer_size", "image_size", "crop_size", "plain_floor",
-    "frame_stack", "num_filters", "feature_dim", "hidden_layers", "hidden_units", "latent_dim",
-    "embed_dim",
+    "frame_stack", "num_filters", "feature_dim", "hidden_layers", "hidden_units",
+    "critic_layer_norm", "latent_dim", "embed_dim",
 ]  # fmt: skip
 
 
@@ -319,11 +344,64 @@ def psd_reward(phi_s, phi_next, L, kappa):
     return torch.exp(-kappa * delta**2)
 
 
-def radius_bonus(phi_next, L):
-    """Ours, not the paper's: 2 ||phi_L(s_{t+1})|| / L, at most 1. r_PSD sees only the length of a
-    step. On a circle with fewer corners a step can have that length, too; the radius shows it.
+def turning_direction(phi_s, phi_next, L):
+    """Ours: 1 if the latents of the same L turn counter-clockwise on the whole, -1 if clockwise."""
+    x, y = phi_s.unbind(dim=-1)  # (B,) each; turning has a direction only in a plane, so d is 2
+    next_x, next_y = phi_next.unbind(dim=-1)
+    swept = x * next_y - y * next_x  # (B,), twice the area that each step sweeps over
+    same = (L[:, None] == L).to(swept.dtype)  # (B, B)
+    return torch.where(same @ swept < 0, -1.0, 1.0)
+
+
+def turn(phi_s, phi_next, L):
+    """Ours, not the paper's: 1 if phi_L(s_{t+1}) is phi_L(s_t), turned by pi/L, on the circle of
+    diameter L. It is 0 if the two are two sides of the 2L-gon apart, and it shrinks with the
+    radius. A latent that rests on the circle earns 1/4, one that turns back next to nothing.
+    Eq. (7) is as good for an encoder that is mirrored. So the direction is that of the whole batch.
     """
-    return (2 * phi_next.norm(dim=-1) / L).clamp(max=1.0)
+    x, y = phi_s.unbind(dim=-1)
+    cos = torch.cos(torch.pi / L)
+    sin = torch.sin(torch.pi / L) * turning_direction(phi_s, phi_next, L)
+    turned = torch.stack([cos * x - sin * y, sin * x + cos * y], dim=-1)  # (B, 2)
+    error = distance(phi_next, turned) / side_length(L)
+    radius = (2 * phi_next.norm(dim=-1) / L).clamp(max=1.0)
+    return radius * (1 - error / 2).clamp(min=0.0) ** 2
+
+
+def thumbnail(obs):
+    """Ours: a stack of images (B, num_channels, H, W), averaged over 8 x 8 tiles: what the decoder
+    guesses in place of a state, (B, 64 num_channels)."""
+    return F.adaptive_avg_pool2d(obs / 255, THUMBNAIL_SIZE).flatten(1)
+
+
+def decode(agent, phi, L, skill):
+    """Ours: g(2 phi_L(s) / L, Embed(L)), the decoder's guess of the state, (B, obs_dim)."""
+    return agent.decoder(2 * phi / L[:, None], skill)
+
+
+def decoding_error(decoded, obs, variance):
+    """Ours: (decoded - obs)^2 / variance, the mean over the dimensions that move, (B,)."""
+    moves = obs.var(dim=0) > 1e-6  # (obs_dim,)
+    error = torch.where(moves, (decoded - obs) ** 2 / variance.clamp(min=1e-6), 0.0)
+    return error.sum(dim=-1) / moves.sum().clamp(min=1)
+
+
+def variance_by_period(obs, L):
+    """Ours: the variance of each dimension among the samples with the same L, (B, obs_dim)."""
+    same = (L[:, None] == L).to(obs.dtype)  # (B, B)
+    count = same.sum(dim=-1, keepdim=True)
+    mean = same @ obs / count
+    mean_square = same @ obs**2 / count
+    variance = (mean_square - mean**2).clamp(min=0.0) * count / (count - 1).clamp(min=1)
+    return variance + 0.01 * obs.var(dim=0)  # a skill at rest has hardly any of its own
+
+
+def regularity(decoded, obs, L):
+    """Ours, not the paper's: 1 - the decoding error, at least 0. It is 1 if the decoder recovers
+    the state from the latent, and 0 if its guess is no better than the mean. On a circle that is
+    wound twice it is low, because two states share a latent."""
+    error = decoding_error(decoded, obs, variance_by_period(obs, L))
+    return (1 - error).clamp(min=0.0)
 
 
 def external_reward(velocity, v_star):
@@ -393,7 +471,8 @@ def adapt_bounds(bounds, R_min, R_max, T, args):
 
 
 def period_return(envs, agent, L, progress, args):
-    """R_L of Section 3.4: the sum of r_PSD over an episode, averaged over several episodes."""
+    """R_L of Section 3.4: the sum of r_PSD over an episode, averaged over several episodes. With
+    --adaptive-gate turn (ours) the sum of turn, which is low on a circle that is too fast."""
     # NOTE(paper): open, how to act. Here deterministically, and resets have seeds of their own.
     num_episodes = args.adaptive_episodes
     period = torch.full((num_episodes,), float(L), device=agent.device)
@@ -404,8 +483,11 @@ def period_return(envs, agent, L, progress, args):
     returns = []
     for i in range(num_episodes):
         phi = encode(agent, episodes[i], skill[i])  # (n + 1, d)
-        r_psd = psd_reward(phi[:-1], phi[1:], period[i], args.kappa)  # (n,)
-        returns.append(r_psd.sum().item())
+        if args.adaptive_gate == "turn":
+            score = turn(phi[:-1], phi[1:], period[i].expand(len(phi) - 1))  # (n,)
+        else:
+            score = psd_reward(phi[:-1], phi[1:], period[i], args.kappa)  # (n,)
+        returns.append(score.sum().item())
     return np.mean(returns)
 
 
@@ -428,15 +510,19 @@ def latent_statistics(phi, L, kappa):
 class MLP(nn.Sequential):
     """Linear layers with ReLU in between, initialised as in the SAC code that the paper uses."""
 
-    def __init__(self, size_in, hidden_layers, hidden_units, size_out):
+    def __init__(self, size_in, hidden_layers, hidden_units, size_out, layer_norm=False):
         sizes = [size_in] + hidden_layers * [hidden_units] + [size_out]
         layers = []
         for i in range(len(sizes) - 1):
             linear = nn.Linear(sizes[i], sizes[i + 1])
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
-            layers += [linear, nn.ReLU(inplace=True)]
-        super().__init__(*layers[:-1])  # no ReLU at the end
+            layers.append(linear)
+            if i < hidden_layers:  # nothing follows the last linear layer
+                if layer_norm:
+                    layers.append(nn.LayerNorm(hidden_units))
+                layers.append(nn.ReLU())
+        super().__init__(*layers)
 
     def forward(self, *inputs):
         return super().forward(torch.cat(inputs, dim=-1))
@@ -543,11 +629,11 @@ class Actor(nn.Module):
 class Critic(nn.Module):
     """Two Q(s, skill, a), of which SAC takes the smaller, behind one CNN."""
 
-    def __init__(self, cnn, size_in, hidden_layers, hidden_units):
+    def __init__(self, cnn, size_in, hidden_layers, hidden_units, layer_norm):
         super().__init__()
         self.cnn = cnn
-        qf1 = MLP(size_in, hidden_layers, hidden_units, 1)
-        qf2 = MLP(size_in, hidden_layers, hidden_units, 1)
+        qf1 = MLP(size_in, hidden_layers, hidden_units, 1, layer_norm)
+        qf2 = MLP(size_in, hidden_layers, hidden_units, 1, layer_norm)
         self.qfs = nn.ModuleList([qf1, qf2])
 
     def forward(self, obs, skill, actions):
@@ -566,7 +652,9 @@ class Agent(nn.Module):
         layers = args.hidden_layers
         units = args.hidden_units
         self.phi = Encoder(CNN(num_channels, args), size_in, layers, units, args.latent_dim)
-        self.critic = Critic(CNN(num_channels, args), size_in + action_dim, layers, units)
+        self.critic = Critic(
+            CNN(num_channels, args), size_in + action_dim, layers, units, args.critic_layer_norm
+        )
         self.actor = Actor(CNN(num_channels, args), size_in, layers, units, action_space)
         # NOTE(paper): open, who shares a CNN. As in CURL, actor and critic share convolutions,
         # but not the head behind them. phi has a CNN of its own.
@@ -575,6 +663,9 @@ class Agent(nn.Module):
         # NOTE(paper): the first temperature and the target entropy are open. Usual values of SAC
         self.log_alpha = nn.Parameter(torch.zeros(()))  # a temperature of 1
         self.target_entropy = -float(action_dim)
+        if args.regularity_coef > 0:
+            thumbnail_dim = num_channels * THUMBNAIL_SIZE**2
+            self.decoder = MLP(args.latent_dim + args.embed_dim, layers, units, thumbnail_dim)
         self.device = torch.device(device)
         self.to(self.device)
 
@@ -586,6 +677,9 @@ class Agent(nn.Module):
             "actor": torch.optim.Adam(own, args.sac_lr, fused=fused),
             "alpha": torch.optim.Adam([self.log_alpha], args.alpha_lr, fused=fused),
         }
+        if args.regularity_coef > 0:
+            decoder = torch.optim.Adam(self.decoder.parameters(), args.phi_lr, fused=fused)
+            self.optimizers["decoder"] = decoder
 
     def act(self, obs, skill, deterministic):
         """What a rollout calls. In psd_metra.py this method cuts off a part of the observations."""
@@ -626,6 +720,22 @@ def temperature_loss(agent, entropy):
     return agent.log_alpha * (entropy - agent.target_entropy)
 
 
+def rhythm_reward(agent, batch, phi_s, phi_next, ext_reward, args):
+    """Ours: turn (turn_coef + regularity_coef regularity) (1 + ext_reward), without the last factor
+    unless --ext-in-turn is given. As a factor, forward speed counts for what turns and repeats."""
+    in_turn = turn(phi_s, phi_next, batch.period)
+    metrics = {"psd/turn": in_turn.mean()}
+    factor = torch.full_like(in_turn, args.turn_coef)
+    if args.regularity_coef > 0:
+        decoded = decode(agent, phi_next, batch.period, batch.skill)
+        regular = regularity(decoded, batch.next_obs, batch.period)
+        factor += args.regularity_coef * regular
+        metrics["psd/regularity"] = regular.mean()
+    if args.ext_in_turn:
+        factor *= 1 + ext_reward  # below 1 for going backwards
+    return in_turn * factor, metrics
+
+
 def update(agent, buffer, args, train_phi=True):
     """Lines 8 to 10 of Algorithm 1: one gradient step of every network.
 
@@ -644,15 +754,32 @@ def update(agent, buffer, args, train_phi=True):
         agent.optimizers["phi"].step()
         metrics.update(phi_metrics)
 
+        if args.regularity_coef > 0:  # ours: train the decoder; no gradient reaches the encoder
+            small = thumbnail(obs[0])
+            decoded = decode(agent, phi_s.detach(), L, skill)
+            decoder_loss = decoding_error(decoded, small, small.var(dim=0)).mean()
+            agent.optimizers["decoder"].zero_grad()
+            decoder_loss.backward()
+            agent.optimizers["decoder"].step()
+            metrics["losses/decoder_loss"] = decoder_loss.detach()
+
     # Line 9: rewards of a fresh batch, from the encoder just updated
     batch = buffer.sample(args.batch_size)
     L = batch.period
     with torch.no_grad():
         pair = torch.stack([batch.obs, batch.next_obs])  # (2, B, obs_dim)
         phi_s, phi_next = agent.phi(pair, batch.skill.expand(2, -1, -1))  # (B, d) each
-        reward = psd_reward(phi_s, phi_next, L, args.kappa)
-        reward += args.radius_coef * radius_bonus(phi_next, L)
-        reward += args.ext_coef * external_reward(batch.velocity, args.v_star)
+        reward = args.psd_coef * psd_reward(phi_s, phi_next, L, args.kappa)
+        ext_reward = args.ext_coef * external_reward(batch.velocity, args.v_star)
+        if not args.ext_in_turn:
+            reward += ext_reward
+        if args.turn_coef > 0:
+            small_batch = batch._replace(next_obs=thumbnail(batch.next_obs))
+            rhythm, rhythm_metrics = rhythm_reward(
+                agent, small_batch, phi_s, phi_next, ext_reward, args
+            )
+            reward += rhythm
+            metrics.update(rhythm_metrics)
 
     # Line 10: soft actor-critic
     alpha = agent.log_alpha.detach().exp()
@@ -1143,6 +1270,15 @@ def check_args(args, L_min, L_max):
     needed = max(args.batch_size, args.phi_batch_size, args.episodes_per_epoch * T)
     if args.buffer_size < needed:
         fail(f"--buffer-size must hold a batch and an epoch's episodes: {needed} or more")
+    if args.turn_coef == 0 and (args.regularity_coef > 0 or args.ext_in_turn):
+        fail("--regularity-coef and --ext-in-turn are multiplied by turn: set --turn-coef, too")
+    uses_turn = args.turn_coef > 0 or args.adaptive_gate == "turn"
+    if uses_turn and args.latent_dim != 2:
+        fail(f"turn needs --latent-dim 2, not {args.latent_dim}: it turns latents in a plane")
+    if args.regularity_coef > 0 and min(args.batch_size, args.phi_batch_size) < 2:
+        fail("--regularity-coef needs batches of 2 or more, for it measures a variance")
+    if args.psd_coef + args.turn_coef + args.ext_coef == 0:
+        fail("every coefficient of the reward is 0: set --psd-coef, to begin with")
     if args.num_periods < 2:
         fail("--num-periods is 2 or more; for a single L set --L-min and --L-max to it")
     low = 1
@@ -1426,6 +1562,13 @@ def episode_metrics(agent, episodes, periods, skill, args):
     return {name: np.mean(value) for name, value in values.items()}
 
 
+def anneal_learning_rates(agent, args, fraction):
+    """Ours: sets every learning rate to a fraction of its argument."""
+    rates = {"actor": args.sac_lr, "critic": args.sac_lr, "alpha": args.alpha_lr}
+    for name, optimizer in agent.optimizers.items():
+        optimizer.param_groups[0]["lr"] = fraction * rates.get(name, args.phi_lr)
+
+
 def evaluation_is_due(epoch, args):
     """Whether the last epoch has filled another interval of adaptive_interval episodes."""
     if epoch == 0:
@@ -1499,6 +1642,9 @@ def train(args, checkpoint, progress, run_dir):
             for i in range(num_episodes):
                 buffer.add(episodes[i], skill[i], period[i])
                 progress["global_step"] += len(episodes[i].actions)
+
+            if args.anneal_lr:
+                anneal_learning_rates(agent, args, 1 - epoch / args.total_epochs)
 
             # Lines 8 to 10: update phi and pi; phi once there is an episode of at least L steps.
             # NOTE(paper): the steps of phi and pi alternate

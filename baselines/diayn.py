@@ -113,6 +113,8 @@ class Args:
     """hidden layers per network"""
     hidden_units: int = 1024
     """units per hidden layer"""
+    critic_layer_norm: bool = False
+    """layer normalisation after each hidden linear layer of the critics (ours)"""
 
     # Skill discovery (Appendix C)
     num_skills: int | None = None
@@ -176,7 +178,7 @@ AT_MOST = {  # catches typos before they fill the memory
 FIXED_ON_RESUME = [  # they shape what is stored; and `preset`, which sets defaults of new runs only
     "env_id", "preset", "terminate", "end_when_fallen", "action_scale", "normalize_obs",
     "episode_length", "episodes_per_epoch", "buffer_size", "hidden_layers", "hidden_units",
-    "num_skills",
+    "critic_layer_norm", "num_skills",
 ]  # fmt: skip
 
 
@@ -226,15 +228,19 @@ def intrinsic_reward(agent, obs, next_obs, skill, args):
 class MLP(nn.Sequential):
     """Linear layers with ReLU in between, initialised as in the SAC code that the paper uses."""
 
-    def __init__(self, size_in, hidden_layers, hidden_units, size_out):
+    def __init__(self, size_in, hidden_layers, hidden_units, size_out, layer_norm=False):
         sizes = [size_in] + hidden_layers * [hidden_units] + [size_out]
         layers = []
         for i in range(len(sizes) - 1):
             linear = nn.Linear(sizes[i], sizes[i + 1])
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
-            layers += [linear, nn.ReLU(inplace=True)]
-        super().__init__(*layers[:-1])  # no ReLU at the end
+            layers.append(linear)
+            if i < hidden_layers:  # nothing follows the last linear layer
+                if layer_norm:
+                    layers.append(nn.LayerNorm(hidden_units))
+                layers.append(nn.ReLU())
+        super().__init__(*layers)
 
     def forward(self, *inputs):
         return super().forward(torch.cat(inputs, dim=-1))
@@ -284,9 +290,9 @@ class Actor(nn.Module):
 class Critic(nn.ModuleList):
     """Two Q(s, skill, a), of which SAC takes the smaller."""
 
-    def __init__(self, size_in, hidden_layers, hidden_units):
-        qf1 = MLP(size_in, hidden_layers, hidden_units, 1)
-        qf2 = MLP(size_in, hidden_layers, hidden_units, 1)
+    def __init__(self, size_in, hidden_layers, hidden_units, layer_norm):
+        qf1 = MLP(size_in, hidden_layers, hidden_units, 1, layer_norm)
+        qf2 = MLP(size_in, hidden_layers, hidden_units, 1, layer_norm)
         super().__init__([qf1, qf2])
 
     def forward(self, obs, skill, actions):
@@ -307,7 +313,7 @@ class Agent(nn.Module):
         units = args.hidden_units
         self.discriminator = MLP(obs_dim, layers, units, self.skill_dim)  # logits of q(z | s)
         self.actor = Actor(size_in, layers, units, action_space)
-        self.critic = Critic(size_in + action_dim, layers, units)
+        self.critic = Critic(size_in + action_dim, layers, units, args.critic_layer_norm)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         # NOTE(paper): the first temperature and the target entropy are open. Usual values of SAC
         self.log_alpha = nn.Parameter(torch.zeros(()))  # a temperature of 1

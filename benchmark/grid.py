@@ -1,10 +1,10 @@
 """The runs behind the studies, as grids of commands: prints them, runs them, tables what came out.
 
     python benchmark/grid.py                       # the grids
-    python benchmark/grid.py traps                 # the commands of one
-    python benchmark/grid.py traps --run --jobs 2  # run what is missing, one core each
-    python benchmark/grid.py traps --slurm --partition cpu --hours 12   # on a cluster
-    python benchmark/grid.py traps --table         # true skills by seed, one row per variant
+    python benchmark/grid.py terms                 # the commands of one
+    python benchmark/grid.py terms --run --jobs 2  # run what is missing, one core each
+    python benchmark/grid.py terms --slurm --partition cpu --hours 12   # on a cluster
+    python benchmark/grid.py terms --table         # true skills by seed, one row per variant
     python benchmark/grid.py table1 --table --read results/table1.json   # Table 1 in Markdown
     python benchmark/grid.py table1 --table --read results/table1 --out table1.json   # its numbers
 
@@ -44,17 +44,7 @@ import plot  # noqa: E402
 from benchmark import seeds as seed_statistics  # noqa: E402
 
 THEN = " then "  # parts the stages of a run: what follows are flags to continue with
-# Small networks, fast learning rates, normalised observations: a laptop's hour (docs/traps.md)
-CPU = """--normalize-obs --hidden-units 256 --phi-batch-size 256 --phi-lr 1e-3 --sac-lr 3e-4
-    --alpha-lr 6e-4"""
-SAC = "--normalize-obs --hidden-units 256 --sac-lr 3e-4 --alpha-lr 6e-4"
-CHEETAH = f"psd.py --env-id HalfCheetah-v4 {CPU} --no-adaptive-sampling --L-min 5 --L-max 20"
-CHEETAH += " --num-periods 16"
-# Smaller and faster still, for what has many runs (docs/recipes.md, "Smaller and faster")
-FAST = """--normalize-obs --hidden-units 128 --phi-batch-size 256 --phi-lr 1e-3 --sac-lr 6e-4
-    --alpha-lr 3e-3 --latent-dim 2 --gamma 0.95"""
-FOUR = f"--env-id HalfCheetah-v4 {FAST} --no-adaptive-sampling --L-min 6 --L-max 18"
-RETURN = ["come_back", "come_back_factor", "come_back_step"]  # of what_if.py
+PRESET = "psd.py --env-id {}-v4 --preset cpu"
 BASELINES = [
     ("metra", "metra.py", "--phi-lr 1e-3 --lam-lr 1e-3"),
     ("diayn", "diayn.py", "--discriminator-lr 1e-3"),
@@ -72,180 +62,36 @@ def variants(command, epochs, seeds, **flags):
     }
 
 
+# Four runs of seconds, to try a cluster
 GRIDS = {
-    # four runs of seconds, to try a cluster
     "smoke": variants(
         "psd.py --env-id Pendulum-v1 --hidden-units 16 --batch-size 32 --phi-batch-size 32 "
         "--updates-per-epoch 8 --no-adaptive-sampling --L-min 5 --L-max 8 --num-periods 2",
         epochs=30,
         seeds=[1, 2, 3, 4],
         tiny="",
-    ),
-    # docs/traps.md: the paper's reward and the radius bonus
-    "traps": variants(CHEETAH, 600, seeds=[1, 2], paper="", radius="--radius-coef 1"),
-    # with other lambda_2, without and with the bonus; and phi ahead of the policy
-    "lambda": variants(
-        f"psd.py {FOUR}",
-        epochs=600,
-        seeds=[1, 2],
-        paper="",
-        lam_2_1="--lam-2 1",
-        lam_2_2="--lam-2 2",
-        lam_2_3="--lam-2 3",
-        radius="--radius-coef 1",
-        radius_lam_2_1="--radius-coef 1 --lam-2 1",
-        radius_lam_2_2="--radius-coef 1 --lam-2 2",
-        radius_lam_2_3="--radius-coef 1 --lam-2 3",
-        radius_lam_2_10="--radius-coef 1 --lam-2 10",
-        radius_lam_2_20="--radius-coef 1 --lam-2 20",
     )
-    | variants(f"benchmark/what_if.py more_phi {FOUR}", 600, [1, 2], more_phi="")
-    | variants(f"benchmark/what_if.py warm_up {FOUR}", 600, [1, 2], warm_up="")
-    # and, against circles that are wound, a state that comes back
-    | {
-        f"{change}_s{seed}": f"benchmark/what_if.py {change} {FOUR} --radius-coef 1 "
-        f"--total-epochs 600 --seed {seed}"
-        for change, seed in itertools.product(RETURN, [1, 2])
-    },
-    # the paper's way to a range of L: one at first, and a gate on the reward
-    "adaptive": variants(
-        f"psd.py --env-id HalfCheetah-v4 {FAST} --adaptive-interval 200",
-        epochs=600,
-        seeds=[1, 2],
-        first_10="",
-        first_6="--L-min 6 --L-max 6",
-        step_2="--adaptive-step 2",
-        interval_400="--adaptive-interval 400",
-        lam_2_2="--lam-2 2",
-        ext="--ext-coef 1",  # as in Figure 9
-        radius="--radius-coef 1",
-        alpha_75="--adaptive-alpha 0.75",
-    )
-    | variants(
-        f"benchmark/what_if.py gate --env-id HalfCheetah-v4 {FAST} --adaptive-interval 200",
-        epochs=600,
-        seeds=[1, 2],
-        gate="",
-        gate_radius="--radius-coef 1",
-        gate_radius_alpha_75="--radius-coef 1 --adaptive-alpha 0.75",
-    ),
-    # Figure 3 beside PSD: the baselines, and SAC on r_ext alone
-    "fig3": {
-        f"{name}_s1": f"baselines/{script} --env-id HalfCheetah-v4 {SAC} {extra} "
-        "--total-epochs 600 --seed 1"
-        for name, script, extra in BASELINES
-    },
-    # what a referee asks for, around the recipe
-    "ablations": variants(
-        f"{CHEETAH} --radius-coef 1",
-        epochs=600,
-        seeds=[1, 2, 3],
-        recipe="",
-        k_0="--k 0",
-        kappa_1="--kappa 1",
-        kappa_50="--kappa 50",
-        d_2="--latent-dim 2",
-        d_6="--latent-dim 6",
-        scalar_L="--embed-dim 1",
-    ),
 }
 
-# the trap and its remedies, sixteen L (radius_s1 is results/radius_bonus/halfcheetah_small)
-SIXTEEN = f"--env-id HalfCheetah-v4 {FAST} --no-adaptive-sampling --L-min 5 --L-max 20 "
-SIXTEEN += "--num-periods 16"
-GRIDS["closed"] = variants(
-    f"psd.py {SIXTEEN}",
-    epochs=1000,
-    seeds=[1, 2],
-    paper="",
-    radius="--radius-coef 1",
-    radius_lam_2_2="--radius-coef 1 --lam-2 2",
-    radius_lam_2_3="--radius-coef 1 --lam-2 3",
-    radius_gamma_99="--radius-coef 1 --gamma 0.99",
-) | {
-    f"{change}_s{seed}": f"benchmark/what_if.py {change} {SIXTEEN} --radius-coef 1 "
-    f"--total-epochs 1000 --seed {seed}"
-    for change, seed in itertools.product(RETURN, [1, 2])
-}
-GRIDS["closed"] |= {  # first open the circles, then make the steps even
-    f"radius_lam_2_2_then_5_s{seed}": f"psd.py {SIXTEEN} --radius-coef 1 --lam-2 2 --seed {seed} "
-    f"--total-epochs 1000{THEN}--lam-2 5 --total-epochs 1500"
-    for seed in [1, 2]
-}
-
-# a pendulum's wound circles, and what opens them (psd.py's own: results/traps/pendulum_dense_s2)
-PENDULUM = """--env-id Pendulum-v1 --L-min 6 --L-max 18 --num-periods 13 --no-adaptive-sampling
-    --latent-dim 2 --hidden-units 128 --phi-batch-size 256 --phi-lr 1e-3 --sac-lr 1e-3
-    --alpha-lr 1e-3 --radius-coef 1"""
-GRIDS["wound"] = {
-    f"{name}{suffix}_s{seed}": f"{script} {PENDULUM} --seed {seed} --total-epochs 180{more}"
-    for name, script in [
-        ("radius", "psd.py"),
-        *((change, f"benchmark/what_if.py {change}") for change in RETURN),
-    ]
-    for suffix, more in [
-        ("", ""),
-        ("_kappa_50", f"{THEN}--kappa 50 --phi-lr 3e-4 --sac-lr 3e-4 --total-epochs 270"),
-    ]
-    for seed in [2, 3]
-}
-
-# once the circles are there: lower learning rates, and what makes a wrong speed cost more
-SLOWER = "--phi-lr 3e-4 --sac-lr 2e-4 --alpha-lr 1e-3"
-GRIDS["sharpen"] = {
-    f"{name}_s{seed}": f"psd.py {FOUR} --radius-coef 1 --seed {seed} --total-epochs 600{THEN}"
-    f"{SLOWER} {extra} --total-epochs 800"
-    for name, extra in [
-        ("slower", ""),
-        ("kappa_50", "--kappa 50"),
-        ("lam_2_20", "--lam-2 20"),
-    ]
-    for seed in [1, 2]
-} | {
-    f"sixteen_s{seed}": f"psd.py {SIXTEEN} --radius-coef 1 --seed {seed} --total-epochs 800{THEN}"
-    f"{SLOWER} --kappa 50 --total-epochs 1000"
-    for seed in [1, 2]
-}
-
-# docs/recipes.md: one command per robot, and on Ant what each part of it is worth
-RECIPES = {
-    "HalfCheetah": "--sac-lr 3e-4 --alpha-lr 6e-4 --radius-coef 1 --L-min 5 --L-max 20 "
-    "--num-periods 16 --total-epochs 1000",
-    "Ant": "--action-scale 0.3 --latent-dim 2 --gamma 0.95 --sac-lr 6e-4 --alpha-lr 3e-3 "
-    "--radius-coef 2 --L-min 8 --L-max 24 --num-periods 5 --total-epochs 600",
-    "Walker2d": "--no-terminate --hidden-units 128 --action-scale 0.2 --latent-dim 2 --gamma 0.98 "
-    "--sac-lr 6e-4 --alpha-lr 3e-3 --radius-coef 2 --episode-length 800 --episodes-per-epoch 4 "
-    f"--L-min 20 --L-max 80 --num-periods 13 --total-epochs 1687{THEN}"
-    "--phi-lr 3e-4 --sac-lr 2e-4 --alpha-lr 1e-3 --total-epochs 2500",
-    "Hopper": "--no-terminate --hidden-units 128 --action-scale 0.1 --latent-dim 2 --gamma 0.98 "
-    "--sac-lr 6e-4 --alpha-lr 3e-3 --radius-coef 2 --episode-length 800 --episodes-per-epoch 4 "
-    f"--L-min 20 --L-max 80 --num-periods 7 --total-epochs 1084{THEN}"
-    "--L-min 70 --L-max 160 --num-periods 10 --total-epochs 1700",
-    "Humanoid": "--no-terminate --hidden-units 128 --action-scale 0.5 --latent-dim 2 --gamma 0.95 "
-    "--sac-lr 6e-4 --alpha-lr 3e-3 --radius-coef 2 --L-min 8 --L-max 32 --num-periods 7 "
-    f"--total-epochs 800{THEN}"
-    "--phi-lr 3e-4 --sac-lr 2e-4 --alpha-lr 1e-3 --total-epochs 1050",
-}
-ROBOT = "psd.py --env-id {}-v4 --normalize-obs --hidden-units 256 --phi-batch-size 256 "
-ROBOT += "--phi-lr 1e-3 --no-adaptive-sampling "
-GRIDS["robots"] = {
-    f"{robot}_s{seed}": f"{ROBOT.format(robot)}--seed {seed} {recipe}"
-    for (robot, recipe), seed in itertools.product(RECIPES.items(), [1, 2, 3])
-}
-# The presets, from one command each; results/ holds those of HalfCheetah
+# The presets, from one command each (docs/recipes.md)
 GRIDS["presets"] = {
-    f"{robot}_s{seed}": f"psd.py --env-id {robot}-v4 --preset cpu --seed {seed}"
-    for robot, seeds in [("HalfCheetah", 5), ("Ant", 3), ("Walker2d", 3)]
+    f"{robot}_s{seed}": f"{PRESET.format(robot)} --total-epochs 1000 --seed {seed}"
+    for robot, seeds in [("HalfCheetah", 5), ("Ant", 3), ("Walker2d", 3), ("Hopper", 3)]
     for seed in range(1, seeds + 1)
 }
-# What each term of the reward is for, at 64,000 gradient steps (docs/traps.md)
+# Robots on which nothing was tuned: the values that the preset has for every robot
+GRIDS["untuned"] = {
+    f"{env_id.split('-')[0]}_s{seed}": f"psd.py --env-id {env_id} --preset cpu "
+    f"--total-epochs 500 --seed {seed}"
+    for env_id, seed in itertools.product(["Swimmer-v4", "Reacher-v5"], [1, 2, 3])
+}
+# What each part of HalfCheetah's preset is for, at 128,000 gradient steps (docs/traps.md)
 PAPER_REWARD = "--psd-coef 1 --turn-coef 0 --regularity-coef 0 --ext-coef 1 --no-ext-in-turn"
 GRIDS["terms"] = variants(
-    "psd.py --env-id HalfCheetah-v4 --preset cpu",
+    PRESET.format("HalfCheetah"),
     epochs=1000,
     seeds=[1, 2, 3],
     paper=PAPER_REWARD,
-    radius=f"{PAPER_REWARD} --radius-coef 1",
     turn="--regularity-coef 0",
     turn_regularity="",
     psd_turn_regularity="--psd-coef 1",
@@ -253,86 +99,75 @@ GRIDS["terms"] = variants(
     gamma_99="--gamma 0.99",
     constant_rates="--no-anneal-lr",
     fast_temperature="--alpha-lr 3e-3",
+    plain_critics="--no-critic-layer-norm",
+    slow_critics="--sac-lr 6e-4",
 )
-GRIDS["ant"] = variants(
-    ROBOT.format("Ant") + RECIPES["Ant"].split(" --total")[0],
-    epochs=600,  # recipe_s1 is results/radius_bonus/ant
-    seeds=[1, 2],
-    recipe="",
-    action_scale_1="--action-scale 1",
-    latent_dim_6="--latent-dim 6",
-    gamma_99="--gamma 0.99",
-    sac_lr_3e4="--sac-lr 3e-4",
-    radius_coef_1="--radius-coef 1",
-    radius_coef_0="--radius-coef 0",
-    lam_2_2="--lam-2 2",
-    radius_coef_0_lam_2_2="--radius-coef 0 --lam-2 2",
-    adaptive="--adaptive-sampling --adaptive-interval 200 --L-min 12 --L-max 12",
-)
-
-# Figure 7, in a size for a CPU: one true L first, then its neighbours (docs/psd_pixel.md)
-GRIDS["pixel"] = {
-    f"HalfCheetah_s{seed}": "psd_pixel.py --env-id HalfCheetah-v4 --image-size 32 --crop-size 32 "
-    "--plain-floor --action-scale 0.3 --num-filters 8 --hidden-units 128 --phi-batch-size 128 "
-    "--batch-size 128 --buffer-size 100000 --episodes-per-epoch 4 --updates-per-epoch 128 "
-    "--no-adaptive-sampling --latent-dim 2 --gamma 0.95 --radius-coef 2 --phi-lr 1e-3 "
-    "--sac-lr 6e-4 --alpha-lr 1e-3 --L-min 6 --L-max 12 --num-periods 3 "
-    f"--seed {seed} --total-epochs 175{THEN}"
-    f"--L-max 8 --total-epochs 274{THEN}"
-    f"--L-max 10 --num-periods 5 --total-epochs 354{THEN}"
-    f"--L-max 9 --num-periods 4 --total-epochs 454{THEN}"
-    "--phi-lr 3e-4 --sac-lr 2e-4 --total-epochs 525"
-    for seed in [1, 2]
+# Figure 9: from one L, with a gate on r_PSD, as in the paper, and on turn
+GRIDS["adaptive"] = {
+    f"{robot}_{gate}_s{seed}": f"{PRESET.format(robot)} --adaptive-sampling --num-periods 4 "
+    f"--adaptive-interval 80 --adaptive-gate {gate} {own} --total-epochs 1000 --seed {seed}"
+    for robot, own in [
+        ("HalfCheetah", "--L-min 10 --L-max 10"),
+        ("Walker2d", "--L-min 38 --L-max 38 --adaptive-step 2"),
+    ]
+    for gate, seed in itertools.product(["r_psd", "turn"], [1, 2])
 }
 
+# Figure 3 beside PSD: the baselines, and SAC on r_ext alone
+SAC = "--normalize-obs --hidden-units 256 --sac-lr 3e-4 --alpha-lr 6e-4"
+GRIDS["fig3"] = {
+    f"{name}_s1": f"baselines/{script} --env-id HalfCheetah-v4 {SAC} {extra} "
+    "--total-epochs 600 --seed 1"
+    for name, script, extra in BASELINES
+}
+# Figure 7, in a size for a CPU (docs/psd_pixel.md)
+GRIDS["pixel"] = {
+    f"{robot}_s{seed}": f"psd_pixel.py --env-id {robot}-v4 --preset cpu --total-epochs 500 "
+    f"--seed {seed}"
+    for robot, seed in itertools.product(["HalfCheetah", "Ant"], [1, 2])
+}
 # Figure 8, and what the paper says of encoders that do not see each other's variable
 GRIDS["psd_metra"] = {
-    f"{robot}_{name}_s1": f"psd_metra.py --env-id {robot}-v4 {FAST} --no-adaptive-sampling "
-    f"--radius-coef 2 {own} {extra} --total-epochs 1100 --seed 1"
-    for robot, own in [
-        ("Ant", "--action-scale 0.3 --L-min 8 --L-max 24 --num-periods 5"),
-        ("Walker2d", "--action-scale 0.15 --gamma 0.98 --L-min 30 --L-max 120 --num-periods 7"),
+    f"{robot}_{name}_s1": f"psd_metra.py --env-id {robot}-v4 --preset cpu {extra} "
+    "--total-epochs 1000 --seed 1"
+    for robot in ["Ant", "Walker2d"]
+    for name, extra in [
+        ("mutual", ""),
+        ("independent", "--no-mutual-conditioning"),
+        ("independent_paper", f"--no-mutual-conditioning {PAPER_REWARD} --ext-coef 0"),
     ]
-    for name, extra in [("mutual", ""), ("independent", "--no-mutual-conditioning")]
 }
 
 # Table 1, first the skills: all go forward (r_ext), 16 discrete ones for the baselines, and L over
-# the range that was trained for PSD, with the bonus in two stages: periods, then the way forward
-# (docs/downstream_ppo.md). One set of them per method; then three seeds of PPO over it with the
-# paper's 80 gradient steps per epoch and with 10 and, without training, its controls
-PERIODS = {"HalfCheetah": "--L-min 5 --L-max 20", "Walker2d": "--L-min 10 --L-max 40"}
-FORWARD = {"psd": f"psd.py {FAST} --num-periods 16"}
-FORWARD["psd_radius"] = f"{FORWARD['psd']} --radius-coef 1"
-SMALL = "--normalize-obs --hidden-units 128 --sac-lr 6e-4 --alpha-lr 3e-3"
-FORWARD |= {name: f"baselines/{script} {SMALL} {extra}" for name, script, extra in BASELINES}
-TASKS = [f"{robot}{kind}" for robot in PERIODS for kind in ("Hurdle", "Friction")]
+# the range that was trained for PSD (docs/downstream_ppo.md). One set of them per method; then
+# three seeds of PPO over it with the paper's 80 gradient steps per epoch and with 10 and, without
+# training, its controls.
+ROBOTS = ["HalfCheetah", "Walker2d"]
+SMALL = "--normalize-obs --hidden-units 128 --sac-lr 6e-4 --alpha-lr 1e-3 --updates-per-epoch 128"
+SKILLS = {
+    "psd": f"{PRESET} {PAPER_REWARD}",
+    "psd_turn": f"{PRESET}",
+}
+for name, script, extra in BASELINES:
+    if name != "sac":  # which has both already
+        extra += " --num-skills 16 --ext-coef 1"
+    SKILLS[name] = f"baselines/{script} --env-id {{}}-v4 {SMALL} {extra}"
+TASKS = [f"{robot}{kind}" for robot in ROBOTS for kind in ("Hurdle", "Friction")]
 POLICIES = {
     "learned": "--total-epochs 2500",
     "gentle": "--total-epochs 2500 --updates-per-epoch 10",
     "fixed": "--policy fixed",
     "random": "--policy random",
 }
-
-
-def forward(method, robot):
-    """The flags with which a method's skills for a robot are trained."""
-    own = f"--no-adaptive-sampling {PERIODS[robot]}" if "psd" in method else "--num-skills 16"
-    command = f"{FORWARD[method]} --env-id {robot}-v4 --seed 1"
-    if method == "psd_radius":
-        return f"{command} {own} --total-epochs 1000{THEN}--ext-coef 1 --total-epochs 1400"
-    own = "" if method == "sac" else f"{own} --ext-coef 1"  # which has both already
-    return f"{command} {own} --total-epochs 1400"
-
-
 GRIDS["table1_skills"] = {
-    f"{robot}_{method}_s1": forward(method, robot)
-    for robot, method in itertools.product(PERIODS, FORWARD)
+    f"{robot}_{method}_s1": f"{command.format(robot)} --total-epochs 1000 --seed 1"
+    for robot, (method, command) in itertools.product(ROBOTS, SKILLS.items())
 }
 GRIDS["table1"] = {
     f"{task}_{method}_{policy}_s{seed}": f"downstream_ppo.py --task {task}-v0 --skills "
     f"runs/table1_skills/{robot}_{method}_s1 {POLICIES[policy]} --seed {seed}"
-    for task, method, policy, seed in itertools.product(TASKS, FORWARD, POLICIES, [1, 2, 3])
-    for robot in PERIODS
+    for task, method, policy, seed in itertools.product(TASKS, SKILLS, POLICIES, [1, 2, 3])
+    for robot in ROBOTS
     if robot in task and (method != "sac" or policy == "fixed")  # one skill: nothing to choose
 }
 
@@ -421,8 +256,8 @@ def run_and_judge(name, command, run_dir, cuda=False):
     if is_running(run_dir):
         print(f"{name}: skipped, {run_dir} is running elsewhere", flush=True)
         return
-    script = command.split(" --")[0].split()  # of what_if.py, with the name of the change
-    judges_itself = script == ["downstream_ppo.py"]
+    script = command.split()[0]
+    judges_itself = script == "downstream_ppo.py"
     judgement = run_dir / ("downstream.json" if judges_itself else "evaluation.json")
     stages = command.split(THEN)
 
@@ -443,9 +278,9 @@ def run_and_judge(name, command, run_dir, cuda=False):
             flags += ["--run-name", str(run_dir.relative_to("runs"))]
         elif i == 0:
             total = str(total_epochs(stage))
-            flags = [*script, "--resume", str(run_dir), "--total-epochs", total]
+            flags = [script, "--resume", str(run_dir), "--total-epochs", total]
         else:
-            flags = [*script, "--resume", str(run_dir), *flags]
+            flags = [script, "--resume", str(run_dir), *flags]
         if cuda:
             flags.append("--cuda")
         print(f"{name}: {' '.join(flags)}", flush=True)
@@ -673,7 +508,8 @@ METHODS = {  # the table's columns, by their names in the grid
     "csd": "CSD",
     "metra": "METRA",
     "psd": "PSD",
-    "psd_radius": "PSD, radius bonus",
+    "psd_turn": "PSD, turn and regularity",
+    "psd_radius": "PSD, radius bonus",  # an earlier reward of ours; see results/table1
     "sac": "SAC, r_ext alone",
 }
 ROWS = {  # the table's rows for each task, by their names in the grid
@@ -808,7 +644,7 @@ def print_commands(grid, runs):
     for name, command in runs.items():
         stages = [" ".join(stage.split()) for stage in command.split(THEN)]
         print(f"python {stages[0]} --run-name {grid}/{name}")
-        script = stages[0].split(" --")[0]  # of what_if.py, with the name of the change
+        script = stages[0].split()[0]
         for stage in stages[1:]:
             print(f"python {script} --resume runs/{grid}/{name} {stage}")
 

@@ -89,31 +89,23 @@ def encoder_objective(phi, L, k, lam_1, lam_2):
     return J.mean(dim=-1)
 
 
-def earnings(phi, L, kappa=10.0):
-    """Mean r_PSD and mean radius bonus of tables phi (..., P, d)."""
-    phi_next = phi.roll(-1, -2)
-    L = torch.tensor(float(L))
-    r_psd = psd.psd_reward(phi, phi_next, L, kappa)  # (..., P)
-    bonus = psd.radius_bonus(phi, L)  # (..., P)
-    return r_psd.mean(dim=-1), bonus.mean(dim=-1)
+def paper_earnings(phi, L, kappa=10.0):
+    """Mean r_PSD of tables phi (..., P, d)."""
+    r_psd = psd.psd_reward(phi, phi.roll(-1, -2), torch.tensor(float(L)), kappa)  # (..., P)
+    return r_psd.mean(dim=-1)
 
 
 def our_earnings(phi, L):
     """Mean turn, and mean turn times regularity, of a table phi (P, 2). The state goes round a unit
-    circle in P steps, and the encoder may turn either way: the better one counts."""
+    circle in P steps."""
     P = len(phi)
     angle = 2 * torch.pi * torch.arange(P, dtype=phi.dtype) / P
     states = torch.stack([angle.cos(), angle.sin()], dim=1)  # (P, 2)
     periods = torch.full((P,), float(L), dtype=phi.dtype)
     decoded = nearby_mean(phi, states, width=RESOLUTION * L / 2)
     regular = psd.regularity(decoded, states, periods)  # (P,), of s'
-    mirror = torch.tensor([1.0, -1.0], dtype=phi.dtype)
-    best = (0.0, 0.0)
-    for table in (phi, phi * mirror):
-        turned = psd.turn(table.roll(1, 0), table, periods)
-        earned = (turned.mean().item(), (turned * regular).mean().item())
-        best = max(best, earned)
-    return best
+    turned = psd.turn(phi.roll(1, 0), phi, periods)
+    return turned.mean().item(), (turned * regular).mean().item()
 
 
 def nearby_mean(phi, states, width):
@@ -158,11 +150,10 @@ def landscape(args):
     for d in args.latent_dim:
         for P in range(SHORTEST, last + 1):
             phi = best_encoders(P, args.L, args.lam_2, d, args.k, args.lam_1)
-            r_psd, bonus = earnings(phi, args.L, args.kappa)
+            r_psd = paper_earnings(phi, args.L, args.kappa)
             for i, lam_2 in enumerate(args.lam_2):
                 row = {"latent_dim": d, "lam_2": lam_2, "P": P}
                 row["r_psd"] = round(r_psd[i].item(), 4)
-                row["bonus"] = round(bonus[i].item(), 4)
                 if d == 2:  # turn has a direction, in a plane
                     turned, regular = our_earnings(phi[i], args.L)
                     row["turn"] = round(turned, 4)
@@ -174,10 +165,10 @@ def landscape(args):
 
 
 def draw(rows, L):
-    """From above: the paper's reward, with the radius bonus, our terms; a column per dimension."""
+    """Above the paper's reward, below our terms; a column per dimension."""
     dims = sorted({row["latent_dim"] for row in rows})
-    size = (plot.WIDTH, 6.0)
-    fig, axes = plt.subplots(3, len(dims), figsize=size, sharex=True, sharey="row", squeeze=False)
+    size = (plot.WIDTH, 4.2)
+    fig, axes = plt.subplots(2, len(dims), figsize=size, sharex=True, sharey="row", squeeze=False)
     for column, d in zip(axes.T, dims):
         draw_dimension(column, [row for row in rows if row["latent_dim"] == d])
         for ax in column:
@@ -185,28 +176,25 @@ def draw(rows, L):
             mark_period(ax, 2 * L, "2L")
             mark_period(ax, 4 * L, "4L")
         column[0].set_title(f"d = {d}, L = {L}", pad=12)
-        column[2].set_xlabel("period of the state [steps]")
+        column[1].set_xlabel("period of the state [steps]")
         if d > 2:
-            column[2].text(0.5, 0.5, "turn needs d = 2", transform=column[2].transAxes, ha="center")
+            column[1].text(0.5, 0.5, "turn needs d = 2", transform=column[1].transAxes, ha="center")
     axes[0, 0].set_ylabel("$r_{PSD}$")
-    axes[1, 0].set_ylabel("$r_{PSD}$ + radius bonus")
-    axes[2, 0].set_ylabel(f"turn (1 + {REGULARITY_COEF:g} regularity)")
+    axes[1, 0].set_ylabel(f"turn (1 + {REGULARITY_COEF:g} regularity)")
     axes[0, -1].legend(loc="lower right")
     return fig
 
 
 def draw_dimension(column, rows):
     """One curve per lambda_2 in each axes, of the rows of one latent dimension."""
-    top, middle, bottom = column
+    top, bottom = column
     multipliers = sorted({row["lam_2"] for row in rows})
     for i, lam_2 in enumerate(multipliers):
         own = [row for row in rows if row["lam_2"] == lam_2]
         periods = [row["P"] for row in own]
         r_psd = [row["r_psd"] for row in own]
-        with_radius = [row["r_psd"] + row["bonus"] for row in own]
         shade = plt.get_cmap("viridis")(0.9 * i / max(len(multipliers) - 1, 1))
         top.plot(periods, r_psd, color=shade, label=f"$\\lambda_2$ = {lam_2:g}")
-        middle.plot(periods, with_radius, color=shade)
         if "turn" in own[0]:
             ours = [row["turn"] + REGULARITY_COEF * row["turn_regularity"] for row in own]
             bottom.plot(periods, ours, color=shade)

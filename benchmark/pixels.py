@@ -30,7 +30,7 @@ PROBES = ["state", "exact", "circle"]
 @dataclass
 class Args:
     probe: Annotated[str, tyro.conf.Positional]  # state, exact or circle
-    skills: str = str(REPO / "results/radius_bonus/halfcheetah/model.pt")  # checkpoint of psd.py
+    skills: str = str(REPO / "results/halfcheetah/model.pt")  # checkpoint of psd.py
     periods: tuple[int, ...] = (6, 9, 12)  # L of the episodes, in turn
     noise: float = 0.3  # standard deviation of the noise on the actions; 3: as good as random
     episodes: int = 66  # episodes of 200 steps to learn from

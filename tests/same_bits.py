@@ -39,7 +39,7 @@ SAC = f"""{RUN} --env-id Pendulum-v1 --episodes-per-epoch 3 --updates-per-epoch 
     --batch-size 16 --gamma 0.9 --tau 0.05 --ext-coef 0 --v-star 0.5"""
 STATES = f"{SAC} --no-normalize-obs"
 PSD = """--phi-lr 3e-3 --phi-batch-size 32 --latent-dim 3 --embed-dim 4 --k 0.5 --lam-1 5 --lam-2 4
-    --epsilon 8 --kappa 0.5 --radius-coef 0 --no-adaptive-sampling --L-min 7 --L-max 10
+    --epsilon 8 --kappa 0.5 --no-adaptive-sampling --L-min 7 --L-max 10
     --num-periods 3 --adaptive-step 1 --adaptive-interval 3 --adaptive-episodes 4
     --adaptive-alpha 1e-30 --adaptive-beta 1e-31"""  # if adaptive, both bounds expand each epoch
 PIXELS = """--env-id HalfCheetah-v4 --image-size 18 --crop-size 16 --no-plain-floor --frame-stack 3
@@ -81,7 +81,7 @@ PERIODS = {
     "moving": "--adaptive-sampling",
     "shrinking": "--adaptive-sampling --adaptive-beta 1",
     "epsilon": "--epsilon 1.5",  # where the slack of the sides is cut, too
-    "radius": "--radius-coef 1",
+    "terms": "--latent-dim 2 --turn-coef 1 --regularity-coef 2 --anneal-lr --critic-layer-norm",
     "embed-dim-1": "--embed-dim 1",
     "phi-waits": "--env-id Hopper-v4 --L-min 40 --L-max 40",  # episodes are shorter than L
 }

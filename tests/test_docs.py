@@ -60,6 +60,21 @@ def test_papers_gaps_are_tagged_where_they_are_decided():
     assert (REPO / "psd.py").read_text().count("NOTE(paper)") >= 5
 
 
+def prose(page):
+    """The lines of a page outside of code, tables, headings and pictures."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return [
+        line for line in text.splitlines() if not line.startswith(("|", "#", "![", "    ", "<"))
+    ]
+
+
+@pytest.mark.parametrize("page", ["README.md", *(str(p.relative_to(REPO)) for p in PAGES)])
+def test_prose_is_wrapped(page):
+    """At 100 columns, but for a link or a command that is longer than that."""
+    wide = [line for line in prose(REPO / page) if len(line) > 100 and " " in line.strip("-* ")]
+    assert wide == []
+
+
 def anchors(page):
     """The anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)

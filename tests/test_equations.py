@@ -31,7 +31,6 @@ def test_perfect_polygon_has_the_values_of_the_theorem(L, d):
     torch.testing.assert_close(psd.diameter_slack(phi, phi_L, period), 0 * one)
     torch.testing.assert_close(psd.side_slack(phi, phi_next, period), 0 * one)
     torch.testing.assert_close(psd.psd_reward(phi, phi_next, period, kappa=10.0), one)
-    torch.testing.assert_close(psd.radius_bonus(phi_next, period), one)
     loss, _ = psd.encoder_loss(phi, phi_next, phi_L, period, 0.5, 5.0, 5.0, 1e-5)
     assert loss.item() == pytest.approx(-L, abs=1e-9)
     episode = phi.repeat(3, 1)
@@ -120,14 +119,6 @@ def test_gradients_are_finite_where_states_coincide():
     loss, _ = psd.encoder_loss(*phi, torch.full((4,), 5.0), 0.5, 5.0, 5.0, 1e-5)
     (loss + psd.psd_reward(phi[0], phi[1], torch.tensor(5.0), 10.0).sum()).backward()
     assert torch.isfinite(phi.grad).all()
-
-
-def test_radius_bonus_against_plain_numpy():
-    rng = np.random.default_rng(5)
-    phi_next, L = 3 * rng.standard_normal((20, 3)), rng.integers(1, 12, 20).astype(float)
-    expected = np.minimum(2 * np.sqrt((phi_next**2).sum(-1)) / L, 1.0)
-    assert 0 < (expected == 1).sum() < 20  # both sides of the cap are tried
-    np.testing.assert_allclose(psd.radius_bonus(*map(torch.tensor, (phi_next, L))), expected)
 
 
 def test_external_reward_is_capped_above_and_not_below():

@@ -23,6 +23,7 @@ from test_resume import MOVING, same
 
 import evaluate
 import plot
+import psd
 import psd_metra
 
 TINY = """--env-id Pendulum-v1 --hidden-units 16 --phi-batch-size 32 --batch-size 16
@@ -174,12 +175,12 @@ def test_the_papers_values_by_robot():
     assert (args.hidden_units, args.skill_dim, args.position_dim) == (64, 3, 2)
 
 
-def test_the_cpu_preset_is_the_command_that_has_been_measured():
-    path = REPO / "results/psd_metra/ant_mutual/model.pt"
-    measured = torch.load(path, weights_only=True)["args"]
-    preset, _ = psd_metra.parse_args("--env-id Ant-v4 --preset cpu".split())
-    names = set(vars(preset)) & set(measured) - {"preset", "run_name", "resume", "save_minutes"}
-    assert {name: getattr(preset, name) for name in names} == {k: measured[k] for k in names}
+def test_the_cpu_preset_is_that_of_psd():
+    """But for what is METRA's, the range of L, and r_ext: z says where to go."""
+    own, _ = psd_metra.parse_args("--env-id Ant-v4 --preset cpu".split())
+    other, _ = psd.parse_args("--env-id Ant-v4 --preset cpu".split())
+    differ = {k for k, v in vars(own).items() if k in vars(other) and v != getattr(other, k)}
+    assert differ == {"ext_coef", "ext_in_turn", "L_min", "num_periods"}
     args, _ = psd_metra.parse_args("--env-id Walker2d-v4 --preset cpu --gamma 0.98".split())
     assert (args.gamma, args.action_scale, args.hidden_units, args.skill_dim) == (0.98, 1, 128, 1)
 
@@ -188,6 +189,7 @@ def test_the_cpu_preset_is_the_command_that_has_been_measured():
 def test_weights_in_results_still_load(name, mutual):
     model = torch.load(REPO / "results/psd_metra" / name / "model.pt", weights_only=True)
     args, _ = psd_metra.parse_args("--env-id Ant-v4 --preset cpu".split())
+    args.regularity_coef, args.critic_layer_norm = 0.0, False  # which these runs did not have yet
     for key, value in model["args"].items():
         setattr(args, key, value)
     assert args.mutual_conditioning is mutual
@@ -210,7 +212,7 @@ def slow_mlp(network, x):
 
 
 def test_reward_is_that_of_numpy(monkeypatch):
-    flags = "--psd-coef 0.7 --radius-coef 0.3 --ext-coef 2 --kappa 3"
+    flags = "--psd-coef 0.7 --ext-coef 2 --kappa 3"
     args = parse(*flags.split())
     agent, buffer = agent_and_buffer(args)
     seen, real_loss, real_sample = {}, psd_metra.critic_loss, buffer.sample
@@ -227,7 +229,7 @@ def test_reward_is_that_of_numpy(monkeypatch):
     monkeypatch.setattr(psd_metra, "critic_loss", spy)
     psd_metra.update(agent, buffer, args)  # rewards are those of the encoders after their steps
     batch = seen["batch"]
-    parts = np.zeros((len(seen["reward"]), 4))
+    parts = np.zeros((len(seen["reward"]), 3))
     for i in range(len(parts)):
         s, s_next = batch.obs[i].double().numpy(), batch.next_obs[i].double().numpy()
         skill, v = batch.skill[i].double().numpy(), batch.velocity[i].item()
@@ -237,13 +239,55 @@ def test_reward_is_that_of_numpy(monkeypatch):
         delta = np.linalg.norm(phi[1] - phi[0]) - L * np.sin(np.pi / (2 * L))
         parts[i, 0] = sum((b - a) * c for a, b, c in zip(*phi_m, z))
         parts[i, 1] = 0.7 * np.exp(-3 * delta**2)
-        parts[i, 2] = 0.3 * min(1, 2 * np.linalg.norm(phi[1]) / L)
-        parts[i, 3] = 2 * min(1, v / args.v_star)
+        parts[i, 2] = 2 * min(1, v / args.v_star)
     assert (parts.std(axis=0) > 1e-3).all()  # each of them would be missed
     np.testing.assert_allclose(seen["reward"], parts.sum(axis=1), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("flags", [(), ("--skill-dim", "1"), ("--no-mutual-conditioning",)])
+TERMS = ("--latent-dim", "2", "--turn-coef", "1.5", "--regularity-coef", "2")
+
+
+@pytest.mark.parametrize("mutual", [True, False])
+def test_our_terms_are_those_of_psd(mutual, monkeypatch):
+    """turn and regularity of phi_L; the decoder sees z if phi_L does, and never the position."""
+    flags = ["--psd-coef", "0", "--ext-coef", "2", "--ext-in-turn"]
+    args = parse(*TERMS, *flags, *([] if mutual else ["--no-mutual-conditioning"]))
+    agent, buffer = agent_and_buffer(args)
+    assert agent.decoder[-1].out_features == buffer.obs.shape[1] - P
+    seen, real_loss, real_sample = {}, psd_metra.critic_loss, buffer.sample
+
+    def sample(batch_size):
+        seen["batch"] = real_sample(batch_size)
+        return seen["batch"]
+
+    def spy(agent, batch, reward, *rest):
+        seen["reward"] = reward.clone()
+        return real_loss(agent, batch, reward, *rest)
+
+    monkeypatch.setattr(buffer, "sample", sample)
+    monkeypatch.setattr(psd_metra, "critic_loss", spy)
+    metrics = psd_metra.update(agent, buffer, args)
+    batch = seen["batch"]
+    L, z = batch.period, batch.skill[:, D:]
+    condition = batch.skill if mutual else batch.skill[:, :D]
+    with torch.no_grad():
+        phi_s = agent.phi(batch.obs[:, P:], condition)
+        phi_next = agent.phi(batch.next_obs[:, P:], condition)
+        decoded = agent.decoder(2 * phi_next / L[:, None], condition)
+        seen_by_phi_m = batch.skill[:, :D] if mutual else batch.skill[:, :0]
+        phi_m_s = agent.phi_m(batch.obs, seen_by_phi_m)
+        phi_m_next = agent.phi_m(batch.next_obs, seen_by_phi_m)
+    regular = psd.regularity(decoded, batch.next_obs[:, P:], L)
+    rhythm = psd.turn(phi_s, phi_next, L) * (1.5 + 2 * regular)
+    r_ext = 2 * (batch.velocity / args.v_star).clamp(max=1)
+    expected = ((phi_m_next - phi_m_s) * z).sum(dim=1) + rhythm * (1 + r_ext)
+    torch.testing.assert_close(seen["reward"], expected)
+    assert rhythm.std() > 0.01 and {"psd/turn", "psd/regularity"} <= metrics.keys()
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--skill-dim", "1"), ("--no-mutual-conditioning",), (*TERMS, "--ext-coef", "1")]
+)
 def test_an_update_changes_what_it_should_and_stays_on_its_device(flags):
     args = parse(*flags)
     agent, buffer = agent_and_buffer(args)
@@ -597,7 +641,7 @@ class Bobbing(gym.Env):
 gym.register("TestBobbing-v0", lambda **kwargs: Bobbing())
 BOBBING = """--env-id TestBobbing-v0 --run-name learned --total-epochs 120 --position-dim 2
     --L-min 6 --L-max 12 --num-periods 3 --no-adaptive-sampling --episode-length 60 --latent-dim 2
-    --lam-2 2 --radius-coef 1 --hidden-units 64 --phi-batch-size 128 --batch-size 128 --gamma 0.9
+    --lam-2 2 --hidden-units 64 --phi-batch-size 128 --batch-size 128 --gamma 0.9
     --phi-lr 1e-3 --sac-lr 1e-3 --alpha-lr 1e-2 --updates-per-epoch 32 --buffer-size 20000"""
 
 

@@ -563,7 +563,7 @@ def test_the_target_has_its_own_cnn_and_follows_slowly():
 
 
 def test_rewards_are_of_the_crops_that_the_critic_sees(monkeypatch):
-    args = parse("--radius-coef", "0.3", "--ext-coef", "2", "--kappa", "0.1")
+    args = parse("--ext-coef", "2", "--kappa", "0.1")
     agent, buffer = agent_and_buffer(args)
     seen, real = {}, psd_pixel.critic_loss
 
@@ -579,14 +579,48 @@ def test_rewards_are_of_the_crops_that_the_critic_sees(monkeypatch):
         phi_s = agent.phi(batch.obs, batch.skill)
         phi_next = agent.phi(batch.next_obs, batch.skill)
     delta = (phi_next - phi_s).norm(dim=-1) - L * torch.sin(torch.pi / (2 * L))
-    expected = torch.exp(-0.1 * delta**2) + 0.3 * (2 * phi_next.norm(dim=-1) / L).clamp(max=1)
+    expected = torch.exp(-0.1 * delta**2)
     expected += 2 * (batch.velocity / args.v_star).clamp(max=1)
     torch.testing.assert_close(seen["reward"], expected)
     assert batch.obs.shape[-1] == args.crop_size and batch.obs.dtype == torch.uint8
 
 
-def test_an_update_changes_what_it_should_and_stays_on_its_device():
-    args = parse()
+TERMS = ("--latent-dim", "2", "--turn-coef", "1.5", "--regularity-coef", "2")
+
+
+def test_our_terms_are_those_of_psd_with_thumbnails_for_states(monkeypatch):
+    args = parse(*TERMS, "--psd-coef", "0", "--ext-coef", "2", "--ext-in-turn")
+    agent, buffer = agent_and_buffer(args)
+    seen, real = {}, psd_pixel.critic_loss
+
+    def spy(agent, batch, reward, *rest):
+        seen.update(batch=batch, reward=reward.clone())
+        return real(agent, batch, reward, *rest)
+
+    monkeypatch.setattr(psd_pixel, "critic_loss", spy)
+    metrics = psd_pixel.update(agent, buffer, args)
+    batch, L = seen["batch"], seen["batch"].period
+    with torch.no_grad():
+        phi_s = agent.phi(batch.obs, batch.skill)
+        phi_next = agent.phi(batch.next_obs, batch.skill)
+        decoded = agent.decoder(2 * phi_next / L[:, None], batch.skill)
+    regular = psd.regularity(decoded, psd_pixel.thumbnail(batch.next_obs), L)
+    r_ext = 2 * (batch.velocity / args.v_star).clamp(max=1)
+    expected = psd.turn(phi_s, phi_next, L) * (1.5 + 2 * regular) * (1 + r_ext)
+    torch.testing.assert_close(seen["reward"], expected)
+    assert {"psd/turn", "psd/regularity", "losses/decoder_loss"} <= metrics.keys()
+
+
+def test_a_thumbnail_is_the_mean_of_each_tile():
+    obs = torch.randint(0, 256, (5, 9, 32, 32), dtype=torch.uint8)
+    small = psd_pixel.thumbnail(obs).reshape(5, 9, 8, 8)
+    by_hand = obs.numpy().reshape(5, 9, 8, 4, 8, 4).mean(axis=(3, 5)) / 255
+    np.testing.assert_allclose(small, by_hand, atol=1e-6)
+
+
+@pytest.mark.parametrize("flags", [(), (*TERMS, "--ext-coef", "1")])
+def test_an_update_changes_what_it_should_and_stays_on_its_device(flags):
+    args = parse(*flags)
     agent, buffer = agent_and_buffer(args)
     before = {k: v.clone() for k, v in agent.state_dict().items()}
     with HostCalls() as host:
@@ -672,21 +706,19 @@ def test_defaults_are_the_papers_table_3():
     own, other = vars(psd_pixel.Args()), vars(psd.Args())  # all else is Table 2's
     differ = {k for k in own if k in other and own[k] != other[k]}
     assert differ == {"env_id", "buffer_size", "phi_batch_size", "embed_dim"}
-    of_psd_alone = {"psd_coef", "turn_coef", "regularity_coef", "ext_in_turn", "adaptive_gate"}
-    assert set(other) - set(own) == {"normalize_obs", "anneal_lr", *of_psd_alone}
+    assert set(other) - set(own) == {"normalize_obs"}
 
 
-def test_the_cpu_preset_is_the_command_that_has_been_measured():
-    measured = json.loads((REPO / "results/pixel/stage1.json").read_text())["args"]
-    preset, _ = psd_pixel.parse_args("--env-id HalfCheetah-v4 --preset cpu".split())
-    names = set(vars(preset)) & set(measured) - {
-        "preset",
-        "run_name",
-        "resume",
-        "save_minutes",
-        "total_epochs",
+def test_the_cpu_preset_is_that_of_psd():
+    """But for pixels, smaller batches, and fewer L."""
+    own, _ = psd_pixel.parse_args("--env-id HalfCheetah-v4 --preset cpu".split())
+    other, _ = psd.parse_args("--env-id HalfCheetah-v4 --preset cpu".split())
+    differ = {k for k, v in vars(own).items() if k in vars(other) and v != getattr(other, k)}
+    assert differ == {
+        *("lam_1", "lam_2", "embed_dim", "buffer_size"),  # Table 3
+        *("phi_batch_size", "batch_size", "episodes_per_epoch", "total_epochs"),
+        *("L_min", "L_max", "num_periods"),
     }
-    assert {name: getattr(preset, name) for name in names} == {k: measured[k] for k in names}
     args, _ = psd_pixel.parse_args("--env-id Ant-v4 --preset cpu --num-filters 16".split())
     assert (args.num_filters, args.action_scale, args.image_size, args.lam_1) == (16, 1, 32, 5)
 
@@ -694,6 +726,7 @@ def test_the_cpu_preset_is_the_command_that_has_been_measured():
 def test_weights_in_results_still_load():
     model = torch.load(REPO / "results/pixel/model.pt", weights_only=True)
     args, _ = psd_pixel.parse_args("--env-id HalfCheetah-v4 --preset cpu".split())
+    args.regularity_coef, args.critic_layer_norm = 0.0, False  # which this run did not have yet
     for key, value in model["args"].items():
         setattr(args, key, value)
     agent = psd_pixel.Agent(args, 9, gym.spaces.Box(-1.0, 1.0, (6,)), "cpu")
@@ -922,7 +955,7 @@ LEARNING = """--env-id TestHand-v0 --run-name hand --total-epochs 90 --image-siz
     --num-filters 8 --feature-dim 32 --hidden-units 64 --embed-dim 8 --latent-dim 2
     --phi-batch-size 128 --batch-size 128 --episodes-per-epoch 4 --episode-length 60
     --updates-per-epoch 32 --buffer-size 10000 --L-min 6 --L-max 10 --num-periods 2
-    --no-adaptive-sampling --radius-coef 1 --lam-1 3 --lam-2 3 --gamma 0.9
+    --no-adaptive-sampling --lam-1 3 --lam-2 3 --gamma 0.9
     --phi-lr 1e-3 --sac-lr 1e-3 --alpha-lr 5e-3""".split()
 
 

@@ -4,10 +4,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import torch.nn as nn
 from conftest import skill_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import psd
+
+CRITICS = ["critic", "target_critic"]
 
 
 @pytest.mark.parametrize("mean, log_std", [(0.0, 0.0), (1.5, -1.0), (-2.0, 0.7)])
@@ -128,9 +131,9 @@ def test_phi_waits_for_an_episode_as_long_as_L(tiny_args, make_agent_and_buffer)
     assert "losses/phi_loss" not in metrics
 
 
-def test_reward_comes_from_new_phi_bonus_and_r_ext(tiny_args, make_agent_and_buffer, monkeypatch):
+def test_reward_comes_from_new_phi_and_r_ext(tiny_args, make_agent_and_buffer, monkeypatch):
     agent, buffer = make_agent_and_buffer(tiny_args)
-    tiny_args.radius_coef, tiny_args.ext_coef, tiny_args.v_star = 3.0, 2.0, 0.5
+    tiny_args.ext_coef, tiny_args.v_star = 2.0, 0.5
     seen = {}
     real_loss = psd.critic_loss
 
@@ -145,8 +148,7 @@ def test_reward_comes_from_new_phi_bonus_and_r_ext(tiny_args, make_agent_and_buf
     with torch.no_grad():
         phi_next = agent.phi(batch.next_obs, skill)
         r_psd = psd.psd_reward(agent.phi(batch.obs, skill), phi_next, L, 10)
-    expected = r_psd + 3.0 * (2 * phi_next.norm(dim=-1) / L).clamp(max=1)
-    expected += 2.0 * (batch.velocity / 0.5).clamp(max=1)
+    expected = r_psd + 2.0 * (batch.velocity / 0.5).clamp(max=1)
     torch.testing.assert_close(seen["reward"], expected)
 
 
@@ -207,3 +209,54 @@ def test_no_gradient_is_computed_in_vain(tiny_args, make_agent_and_buffer):
     forward = 3 + 3 + (3 + 6 + 6) + (3 + 6)  # phi, reward, critic step, actor step
     backward = 5 + 2 * 5 + (5 + 2 * 3)  # phi, both critics, actor and dQ/da of both critics
     assert (count.addmm, count.mm) == (forward, backward)
+
+
+# ------------------------- layer normalisation in the critics -------------------------
+def agent_with(layer_norm):
+    flags = ["--env-id", "Pendulum-v1", "--hidden-units", "16"]
+    if layer_norm:
+        flags.append("--critic-layer-norm")
+    args, _ = psd.parse_args(flags)
+    torch.manual_seed(0)
+    return psd.Agent(args, 3, gym.spaces.Box(-2.0, 2.0, (1,)), "cpu")
+
+
+def test_layer_normalisation_is_in_the_critics_alone():
+    agent = agent_with(layer_norm=True)
+    normed = [name for name, module in agent.named_modules() if isinstance(module, nn.LayerNorm)]
+    expected = [f"{critic}.{i}.{layer}" for i in (0, 1) for layer in (1, 4) for critic in CRITICS]
+    assert sorted(normed) == sorted(expected)
+    assert not any(isinstance(module, nn.LayerNorm) for module in agent_with(False).modules())
+
+
+def test_layer_normalisation_leaves_the_first_weights_as_they_are():
+    """So that a run with it and one without it start alike."""
+    plain, normed = agent_with(False), agent_with(True)
+    for name in ["actor", "phi"]:
+        weights = zip(getattr(plain, name).parameters(), getattr(normed, name).parameters())
+        assert all(torch.equal(a, b) for a, b in weights)
+    linear = [layer for layer in plain.critic.modules() if isinstance(layer, nn.Linear)]
+    same = [layer for layer in normed.critic.modules() if isinstance(layer, nn.Linear)]
+    assert all(torch.equal(a.weight, b.weight) for a, b in zip(linear, same))
+
+
+def test_a_normalised_network_computes_what_it_says():
+    """Linear, layer normalisation, ReLU, twice; then linear alone."""
+    torch.manual_seed(0)
+    net = psd.MLP(3, 2, 8, 1, layer_norm=True)
+    x = torch.randn(5, 3)
+    first, _, _, second, _, _, last = net
+    h = x
+    for linear in [first, second]:
+        h = h @ linear.weight.T + linear.bias
+        spread = h.var(dim=-1, keepdim=True, correction=0) + 1e-5
+        h = ((h - h.mean(dim=-1, keepdim=True)) / spread.sqrt()).clamp(min=0)
+    torch.testing.assert_close(net(x), h @ last.weight.T + last.bias)
+
+
+def test_the_target_critics_follow_the_normalisation_too():
+    """Gain and bias are learned, so that the Polyak step has to include them."""
+    agent = agent_with(layer_norm=True)
+    names = [name for name, _ in agent.target_critic.named_parameters()]
+    assert names == [name for name, _ in agent.critic.named_parameters()]
+    assert "0.1.weight" in names and "1.4.bias" in names

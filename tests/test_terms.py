@@ -27,15 +27,15 @@ def circle(angle, radius):
 
 
 def earned(phi, states):
-    """Means of turn, radius bonus and turn times regularity. The decoder is the best there is: the
-    mean of all states at the same latent."""
+    """Means of turn, its factor of the radius, and turn times regularity. The decoder is the best
+    there is: the mean of all states at the same latent."""
     period = torch.full((T,), float(L))
     turned = psd.turn(phi[:-1], phi[1:], period)
     same = torch.cdist(phi[1:], phi[1:]) < 1e-6 * L  # (T, T)
     weight = same / same.sum(dim=1, keepdim=True)
     decoded = weight.to(states.dtype) @ states[1:]
     regular = psd.regularity(decoded, states[1:], period)
-    radius = psd.radius_bonus(phi[1:], period)
+    radius = (2 * phi[1:].norm(dim=1) / L).clamp(max=1)
     return [x.mean().item() for x in (turned, radius, turned * regular)]
 
 
@@ -50,7 +50,7 @@ def test_a_true_skill_earns_everything():
 
 @pytest.mark.parametrize("P", [4, 6, 8, 12, 20])
 def test_too_fast_earns_little_where_r_psd_is_1(P):
-    """On a circle of P sides of the right length the radius is about P/4: the radius bonus is
+    """On a circle of P sides of the right length the radius is about P/4: its factor is
     about P/2L, and what is left of turn is less."""
     step = 2 * np.pi / P
     radius = L * np.sin(np.pi / (2 * L)) / (2 * np.sin(np.pi / P))
@@ -79,8 +79,7 @@ def test_rest_earns_the_radius_and_a_quarter_of_turn():
     assert regular <= turned
 
 
-def test_the_wrong_direction_and_back_and_forth_earn_less():
-    assert earned(*skill(-np.pi / L))[0] == pytest.approx(0, abs=1e-3)
+def test_back_and_forth_earns_less():
     back_and_forth = np.pi / L * np.tile([1, -1], T // 2)
     turned, bonus, _ = earned(*skill(back_and_forth))
     assert turned == pytest.approx(0.5, abs=0.01)  # every second step is two sides off
@@ -125,9 +124,15 @@ def test_irregular_motion_is_not_regular():
 def test_turn_against_complex_numbers_and_at_the_edges():
     rng = np.random.default_rng(1)
     phi_s, phi_next = 2 * rng.normal(size=(2, 50, 2))
-    period = rng.integers(1, 40, 50).astype(float)
+    period = rng.integers(1, 8, 50).astype(float)
     z_s, z_next = phi_s @ [1, 1j], phi_next @ [1, 1j]
-    error = abs(z_next - z_s * np.exp(1j * np.pi / period))
+    direction = np.ones(50)
+    for L_there in np.unique(period):
+        group = period == L_there
+        if (z_next * z_s.conj()).imag[group].sum() < 0:
+            direction[group] = -1
+    assert 10 < (direction < 0).sum() < 40
+    error = abs(z_next - z_s * np.exp(1j * direction * np.pi / period))
     error /= period * np.sin(np.pi / (2 * period))
     expected = np.minimum(2 * abs(z_next) / period, 1) * np.maximum(1 - error / 2, 0) ** 2
     assert 5 < (expected > 0).sum() < 45
@@ -137,6 +142,35 @@ def test_turn_against_complex_numbers_and_at_the_edges():
     one = torch.tensor([1.0])
     assert psd.turn(origin, origin, one) == 0
     assert psd.turn(east, -east, one) == pytest.approx(1)  # the digon
+
+
+def test_a_mirrored_encoder_earns_as_much():
+    """Eq. (7) has the same value for it, so nothing would ever turn it round."""
+    phi, states = skill(np.pi / L)
+    mirrored = phi * torch.tensor([1.0, -1.0])
+    assert earned(mirrored, states) == pytest.approx(earned(phi, states), abs=1e-6)
+    period = torch.full((T,), float(L))
+    assert (psd.turning_direction(phi[:-1], phi[1:], period) == 1).all()
+    assert (psd.turning_direction(mirrored[:-1], mirrored[1:], period) == -1).all()
+
+
+def test_each_L_has_a_direction_of_its_own():
+    phi, _ = skill(np.pi / L)
+    mirrored = phi * torch.tensor([1.0, -1.0])
+    period = torch.cat([torch.full((T,), float(L)), torch.full((T,), L + 1.0)])
+    phi_s = torch.cat([phi[:-1], mirrored[:-1]])
+    phi_next = torch.cat([phi[1:], mirrored[1:]])
+    direction = psd.turning_direction(phi_s, phi_next, period)
+    assert (direction[:T] == 1).all() and (direction[T:] == -1).all()
+    assert psd.turn(phi_s, phi_next, period).min() > 0.8  # 13 is not 12, but turned as it should
+
+
+def test_steps_against_the_rest_earn_next_to_nothing():
+    """One step in ten goes back: the direction is that of the nine."""
+    back = np.arange(T) % 10 == 0
+    phi, _ = skill(np.where(back, -np.pi / L, np.pi / L))
+    turned = psd.turn(phi[:-1], phi[1:], torch.full((T,), float(L)))
+    assert turned[back].max() < 0.01 and turned[~back].min() == pytest.approx(1, abs=1e-4)
 
 
 def test_a_dimension_that_does_not_move_counts_for_nothing():
@@ -176,7 +210,7 @@ def test_variance_is_that_of_the_skill_itself():
 def test_the_reward_of_an_update(coefficient, tiny_args, make_agent_and_buffer, monkeypatch):
     """The terms add up; the decoder trains, does not touch the encoder, and is not there without a
     coefficient."""
-    tiny_args.psd_coef, tiny_args.turn_coef, tiny_args.radius_coef = 0.5, 3.0, 0.7
+    tiny_args.psd_coef, tiny_args.turn_coef = 0.5, 3.0
     tiny_args.regularity_coef, tiny_args.latent_dim = coefficient, 2
     tiny_args.ext_coef, tiny_args.v_star, tiny_args.ext_in_turn = 2.0, 0.5, coefficient > 0
     agent, buffer = make_agent_and_buffer(tiny_args)
@@ -197,7 +231,6 @@ def test_the_reward_of_an_update(coefficient, tiny_args, make_agent_and_buffer, 
         phi_next = agent.phi(batch.next_obs, batch.skill)
         turned = psd.turn(phi_s, phi_next, period)
         expected = 0.5 * psd.psd_reward(phi_s, phi_next, period, tiny_args.kappa) + 3.0 * turned
-        expected += 0.7 * psd.radius_bonus(phi_next, period)
         r_ext = 2.0 * (batch.velocity / 0.5).clamp(max=1)
         if coefficient:
             scaled = phi_next * 2 / period[:, None]
