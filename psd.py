@@ -143,7 +143,7 @@ class Args:
     kappa: float = 10.0
     """sharpness of r_PSD, Eq. (8)"""
     psd_coef: float = 1.0
-    """coefficient of r_PSD; 1 is the paper's reward"""
+    """coefficient of r_PSD; 1 is the paper's. With --turn-coef, turn is a factor of r_PSD (ours)"""
     turn_coef: float = 0.0
     """coefficient of the turn term (ours; 0 is the paper's reward)"""
     regularity_coef: float = 0.0
@@ -208,8 +208,8 @@ ROBOTS = {
 
 # --preset cpu (ours): values for every robot, and below them what differs by robot. Small networks,
 # fast learning rates that go down to 0, and a fixed range of L. Turn and regularity replace r_PSD,
-# but for Pendulum. Turn needs d = 2. r_ext is not for every robot, because others may not report a
-# velocity.
+# or multiply it (Pendulum). Turn needs d = 2. r_ext is not for every robot, because others may not
+# report a velocity.
 CPU_PRESET = {
     "normalize_obs": True,
     "adaptive_sampling": False,
@@ -257,13 +257,8 @@ CPU_PRESET_BY_ROBOT = {
     "Humanoid": BIPED_PRESET,
     "Pendulum": {
         "normalize_obs": False,
-        "critic_layer_norm": False,
-        "anneal_lr": False,
         "gamma": 0.99,
-        "psd_coef": 1.0,
-        "turn_coef": 0.0,
-        "regularity_coef": 0.0,
-        "radius_coef": 1.0,
+        "psd_coef": 2.0,
         "L_min": 10,
         "L_max": 18,
         "num_periods": 9,
@@ -647,12 +642,13 @@ def temperature_loss(agent, entropy):
     return agent.log_alpha * (entropy - agent.target_entropy)
 
 
-def rhythm_reward(agent, batch, phi_s, phi_next, ext_reward, args):
-    """Ours: turn (turn_coef + regularity_coef regularity) (1 + ext_reward), without the last factor
-    unless --ext-in-turn is given. As a factor, forward speed counts for what turns and repeats."""
+def rhythm_reward(agent, batch, phi_s, phi_next, r_psd, ext_reward, args):
+    """Ours: turn (turn_coef + psd_coef r_PSD + regularity_coef regularity) (1 + ext_reward), the
+    last factor only with --ext-in-turn. As factors of turn, neither r_PSD nor speed nor regularity
+    pays for a circle that is too small or too fast."""
     in_turn = turn(phi_s, phi_next, batch.period)
     metrics = {"psd/turn": in_turn.mean()}
-    factor = torch.full_like(in_turn, args.turn_coef)
+    factor = args.turn_coef + args.psd_coef * r_psd
     if args.regularity_coef > 0:
         decoded = decode(agent, phi_next, batch.period, batch.skill)
         regular = regularity(decoded, batch.next_obs, batch.period)
@@ -695,14 +691,17 @@ def update(agent, buffer, args, train_phi=True):
     with torch.no_grad():
         pair = torch.stack([batch.obs, batch.next_obs])  # (2, B, obs_dim)
         phi_s, phi_next = agent.phi(pair, batch.skill.expand(2, -1, -1))  # (B, d) each
-        reward = args.psd_coef * psd_reward(phi_s, phi_next, L, args.kappa)
+        r_psd = psd_reward(phi_s, phi_next, L, args.kappa)
         ext_reward = args.ext_coef * external_reward(batch.velocity, args.v_star)
+        if args.turn_coef > 0:  # ours
+            reward, rhythm_metrics = rhythm_reward(
+                agent, batch, phi_s, phi_next, r_psd, ext_reward, args
+            )
+            metrics.update(rhythm_metrics)
+        else:
+            reward = args.psd_coef * r_psd
         if not args.ext_in_turn:
             reward += ext_reward
-        if args.turn_coef > 0:
-            rhythm, rhythm_metrics = rhythm_reward(agent, batch, phi_s, phi_next, ext_reward, args)
-            reward += rhythm
-            metrics.update(rhythm_metrics)
 
     # Line 10: soft actor-critic
     alpha = agent.log_alpha.detach().exp()

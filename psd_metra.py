@@ -173,7 +173,7 @@ class Args:
     mutual_conditioning: bool = True
     """phi_L sees z, and phi_m sees L; otherwise neither does, for an ablation"""
     psd_coef: float = 1.0
-    """alpha_PSD, coefficient of r_PSD; that of r_METRA is 1"""
+    """alpha_PSD, coefficient of r_PSD. With --turn-coef, turn is a factor of r_PSD (ours)"""
     lam_m: float = 30.0
     """lambda_m at the start, multiplier of METRA's constraint, Eq. (11)"""
     epsilon_m: float = 1e-3
@@ -723,12 +723,13 @@ def temperature_loss(agent, entropy):
     return agent.log_alpha * (entropy - agent.target_entropy)
 
 
-def rhythm_reward(agent, batch, phi_s, phi_next, ext_reward, args):
-    """Ours: turn (turn_coef + regularity_coef regularity) (1 + ext_reward), without the last factor
-    unless --ext-in-turn is given. As a factor, forward speed counts for what turns and repeats."""
+def rhythm_reward(agent, batch, phi_s, phi_next, r_psd, ext_reward, args):
+    """Ours: turn (turn_coef + psd_coef r_PSD + regularity_coef regularity) (1 + ext_reward), the
+    last factor only with --ext-in-turn. As factors of turn, neither r_PSD nor speed nor regularity
+    pays for a circle that is too small or too fast."""
     in_turn = turn(phi_s, phi_next, batch.period)
     metrics = {"psd/turn": in_turn.mean()}
-    factor = torch.full_like(in_turn, args.turn_coef)
+    factor = args.turn_coef + args.psd_coef * r_psd
     if args.regularity_coef > 0:
         decoded = decode(agent, phi_next, batch.period, batch.skill)
         regular = regularity(decoded, batch.next_obs, batch.period)
@@ -799,17 +800,19 @@ def update(agent, buffer, args, train_phi=True):
         phi_s, phi_next = encode_period(agent, pair, skill)  # (B, d) each
         phi_m_s, phi_m_next = encode_direction(agent, pair, skill)  # (B, skill_dim) each
         reward = metra_reward(phi_m_s, phi_m_next, z)
-        reward += args.psd_coef * psd_reward(phi_s, phi_next, L, args.kappa)
+        r_psd = psd_reward(phi_s, phi_next, L, args.kappa)
         ext_reward = args.ext_coef * external_reward(batch.velocity, args.v_star)
-        if not args.ext_in_turn:
-            reward += ext_reward
         if args.turn_coef > 0:
             # Ours. Samples are grouped by L alone, whatever their z: few of a batch share a z
             rhythm, rhythm_metrics = rhythm_reward(
-                agent, policy_batch, phi_s, phi_next, ext_reward, args
+                agent, policy_batch, phi_s, phi_next, r_psd, ext_reward, args
             )
             reward += rhythm
             metrics.update(rhythm_metrics)
+        else:
+            reward += args.psd_coef * r_psd
+        if not args.ext_in_turn:
+            reward += ext_reward
 
     # Line 13: soft actor-critic
     alpha = agent.log_alpha.detach().exp()

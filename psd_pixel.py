@@ -162,7 +162,7 @@ class Args:
     kappa: float = 10.0
     """sharpness of r_PSD, Eq. (8)"""
     psd_coef: float = 1.0
-    """coefficient of r_PSD; 1 is the paper's reward"""
+    """coefficient of r_PSD; 1 is the paper's. With --turn-coef, turn is a factor of r_PSD (ours)"""
     turn_coef: float = 0.0
     """coefficient of the turn term (ours; 0 is the paper's reward)"""
     regularity_coef: float = 0.0
@@ -720,12 +720,13 @@ def temperature_loss(agent, entropy):
     return agent.log_alpha * (entropy - agent.target_entropy)
 
 
-def rhythm_reward(agent, batch, phi_s, phi_next, ext_reward, args):
-    """Ours: turn (turn_coef + regularity_coef regularity) (1 + ext_reward), without the last factor
-    unless --ext-in-turn is given. As a factor, forward speed counts for what turns and repeats."""
+def rhythm_reward(agent, batch, phi_s, phi_next, r_psd, ext_reward, args):
+    """Ours: turn (turn_coef + psd_coef r_PSD + regularity_coef regularity) (1 + ext_reward), the
+    last factor only with --ext-in-turn. As factors of turn, neither r_PSD nor speed nor regularity
+    pays for a circle that is too small or too fast."""
     in_turn = turn(phi_s, phi_next, batch.period)
     metrics = {"psd/turn": in_turn.mean()}
-    factor = torch.full_like(in_turn, args.turn_coef)
+    factor = args.turn_coef + args.psd_coef * r_psd
     if args.regularity_coef > 0:
         decoded = decode(agent, phi_next, batch.period, batch.skill)
         regular = regularity(decoded, batch.next_obs, batch.period)
@@ -769,17 +770,18 @@ def update(agent, buffer, args, train_phi=True):
     with torch.no_grad():
         pair = torch.stack([batch.obs, batch.next_obs])  # (2, B, obs_dim)
         phi_s, phi_next = agent.phi(pair, batch.skill.expand(2, -1, -1))  # (B, d) each
-        reward = args.psd_coef * psd_reward(phi_s, phi_next, L, args.kappa)
+        r_psd = psd_reward(phi_s, phi_next, L, args.kappa)
         ext_reward = args.ext_coef * external_reward(batch.velocity, args.v_star)
+        if args.turn_coef > 0:  # ours
+            small_batch = batch._replace(next_obs=thumbnail(batch.next_obs))
+            reward, rhythm_metrics = rhythm_reward(
+                agent, small_batch, phi_s, phi_next, r_psd, ext_reward, args
+            )
+            metrics.update(rhythm_metrics)
+        else:
+            reward = args.psd_coef * r_psd
         if not args.ext_in_turn:
             reward += ext_reward
-        if args.turn_coef > 0:
-            small_batch = batch._replace(next_obs=thumbnail(batch.next_obs))
-            rhythm, rhythm_metrics = rhythm_reward(
-                agent, small_batch, phi_s, phi_next, ext_reward, args
-            )
-            reward += rhythm
-            metrics.update(rhythm_metrics)
 
     # Line 10: soft actor-critic
     alpha = agent.log_alpha.detach().exp()

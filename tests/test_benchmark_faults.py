@@ -39,16 +39,16 @@ def check_error(module, script, line, expected, monkeypatch):
 @pytest.mark.parametrize(
     "line, expected",
     [
-        ("traps --run --jobs 0", "--jobs 0"),
-        ("traps --run --jobs -2", "--jobs -2"),
-        ("traps --table --read nowhere", "nowhere is missing"),
+        ("terms --run --jobs 0", "--jobs 0"),
+        ("terms --run --jobs -2", "--jobs -2"),
+        ("terms --table --read nowhere", "nowhere is missing"),
         ("table1 --table --read nowhere", "nowhere is missing"),
-        ("traps --table", "runs/traps has nothing to table"),
+        ("terms --table", "runs/traps has nothing to table"),
         ("nothing", "there is no grid 'nothing'"),
-        ("traps --table --out a_folder", "is a folder"),
-        ("traps --table --out table.txt", "should end in .json or .md"),
-        ("traps --run --out nowhere/table.json", "nowhere is missing"),
-        ("traps --out table.json", "add --table"),
+        ("terms --table --out a_folder", "is a folder"),
+        ("terms --table --out table.txt", "should end in .json or .md"),
+        ("terms --run --out nowhere/table.json", "nowhere is missing"),
+        ("terms --out table.json", "add --table"),
         ("table1 --table --only psd --read table1.json", "--only"),
     ],
 )
@@ -68,7 +68,7 @@ def test_grid_names_a_damaged_json(tmp_path, monkeypatch):
     for name, content in [("paper_s1", "{"), ("paper_s2", '{"skills": 3}')]:
         (tmp_path / name).mkdir()
         (tmp_path / name / "evaluation.json").write_text(content)
-        line = f"traps --table --only {name} --read {tmp_path}"
+        line = f"terms --table --only {name} --read {tmp_path}"
         check_error(grid, "grid.py", line, f"{name}/evaluation.json is damaged", monkeypatch)
 
 
@@ -316,7 +316,7 @@ def test_pixels_refuses_nonsense_before_any_work(line, expected, monkeypatch):
 
 def test_a_message_names_its_script(tmp_path):
     """The commands themselves: no traceback, and a non-zero exit code."""
-    for line in ("speed.py --rounds 0", "grid.py traps --run --jobs 0"):
+    for line in ("speed.py --rounds 0", "grid.py terms --run --jobs 0"):
         script, *flags = line.split()
         command = [sys.executable, str(REPO / "benchmark" / script), *flags]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

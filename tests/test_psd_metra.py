@@ -250,7 +250,7 @@ TERMS = ("--latent-dim", "2", "--turn-coef", "1.5", "--regularity-coef", "2")
 @pytest.mark.parametrize("mutual", [True, False])
 def test_our_terms_are_those_of_psd(mutual, monkeypatch):
     """turn and regularity of phi_L; the decoder sees z if phi_L does, and never the position."""
-    flags = ["--psd-coef", "0", "--ext-coef", "2", "--ext-in-turn"]
+    flags = ["--psd-coef", "0.5", "--ext-coef", "2", "--ext-in-turn"]
     args = parse(*TERMS, *flags, *([] if mutual else ["--no-mutual-conditioning"]))
     agent, buffer = agent_and_buffer(args)
     assert agent.decoder[-1].out_features == buffer.obs.shape[1] - P
@@ -278,7 +278,8 @@ def test_our_terms_are_those_of_psd(mutual, monkeypatch):
         phi_m_s = agent.phi_m(batch.obs, seen_by_phi_m)
         phi_m_next = agent.phi_m(batch.next_obs, seen_by_phi_m)
     regular = psd.regularity(decoded, batch.next_obs[:, P:], L)
-    rhythm = psd.turn(phi_s, phi_next, L) * (1.5 + 2 * regular)
+    r_psd = psd.psd_reward(phi_s, phi_next, L, args.kappa)
+    rhythm = psd.turn(phi_s, phi_next, L) * (1.5 + 0.5 * r_psd + 2 * regular)
     r_ext = 2 * (batch.velocity / args.v_star).clamp(max=1)
     expected = ((phi_m_next - phi_m_s) * z).sum(dim=1) + rhythm * (1 + r_ext)
     torch.testing.assert_close(seen["reward"], expected)

@@ -589,7 +589,7 @@ TERMS = ("--latent-dim", "2", "--turn-coef", "1.5", "--regularity-coef", "2")
 
 
 def test_our_terms_are_those_of_psd_with_thumbnails_for_states(monkeypatch):
-    args = parse(*TERMS, "--psd-coef", "0", "--ext-coef", "2", "--ext-in-turn")
+    args = parse(*TERMS, "--psd-coef", "0.5", "--kappa", "1", "--ext-coef", "2", "--ext-in-turn")
     agent, buffer = agent_and_buffer(args)
     seen, real = {}, psd_pixel.critic_loss
 
@@ -606,7 +606,8 @@ def test_our_terms_are_those_of_psd_with_thumbnails_for_states(monkeypatch):
         decoded = agent.decoder(2 * phi_next / L[:, None], batch.skill)
     regular = psd.regularity(decoded, psd_pixel.thumbnail(batch.next_obs), L)
     r_ext = 2 * (batch.velocity / args.v_star).clamp(max=1)
-    expected = psd.turn(phi_s, phi_next, L) * (1.5 + 2 * regular) * (1 + r_ext)
+    r_psd = psd.psd_reward(phi_s, phi_next, L, 1.0)
+    expected = psd.turn(phi_s, phi_next, L) * (1.5 + 0.5 * r_psd + 2 * regular) * (1 + r_ext)
     torch.testing.assert_close(seen["reward"], expected)
     assert {"psd/turn", "psd/regularity", "losses/decoder_loss"} <= metrics.keys()
 

@@ -230,13 +230,13 @@ def test_the_reward_of_an_update(coefficient, tiny_args, make_agent_and_buffer, 
         phi_s = agent.phi(batch.obs, batch.skill)
         phi_next = agent.phi(batch.next_obs, batch.skill)
         turned = psd.turn(phi_s, phi_next, period)
-        expected = 0.5 * psd.psd_reward(phi_s, phi_next, period, tiny_args.kappa) + 3.0 * turned
+        expected = turned * (3.0 + 0.5 * psd.psd_reward(phi_s, phi_next, period, tiny_args.kappa))
         r_ext = 2.0 * (batch.velocity / 0.5).clamp(max=1)
         if coefficient:
             scaled = phi_next * 2 / period[:, None]
             decoded = agent.decoder(torch.cat([scaled, batch.skill], dim=1))
             regular = psd.regularity(decoded, batch.next_obs, period)
-            expected += turned * ((3.0 + coefficient * regular) * (1 + r_ext) - 3.0)
+            expected = (expected + turned * coefficient * regular) * (1 + r_ext)
         else:
             expected += r_ext
     torch.testing.assert_close(seen["reward"], expected)
