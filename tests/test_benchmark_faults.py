@@ -43,7 +43,7 @@ def check_error(module, script, line, expected, monkeypatch):
         ("terms --run --jobs -2", "--jobs -2"),
         ("terms --table --read nowhere", "nowhere is missing"),
         ("table1 --table --read nowhere", "nowhere is missing"),
-        ("terms --table", "runs/traps has nothing to table"),
+        ("terms --table", "runs/terms has nothing to table"),
         ("nothing", "there is no grid 'nothing'"),
         ("terms --table --out a_folder", "is a folder"),
         ("terms --table --out table.txt", "should end in .json or .md"),
