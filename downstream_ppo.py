@@ -453,7 +453,8 @@ def step_together(envs, choices):
 
 # -------------------------------------- Networks --------------------------------------
 class MLP(nn.Sequential):
-    """Linear layers with ReLU in between, initialised as in the SAC code that the paper uses."""
+    """Linear layers with ReLU in between, initialised as in the SAC code that the paper uses. Layer
+    normalisation, before each ReLU, is ours."""
 
     def __init__(self, size_in, hidden_layers, hidden_units, size_out, layer_norm=False):
         sizes = [size_in] + hidden_layers * [hidden_units] + [size_out]
@@ -1214,7 +1215,7 @@ def start_tracking(args, run_dir):
 def mean_metrics(metrics):
     """The mean of each metric over the updates of an epoch, read from the device in one go."""
     names = list(metrics[0])
-    means = [torch.stack([update[name] for update in metrics]).mean() for name in names]
+    means = [torch.stack([one_update[name] for one_update in metrics]).mean() for name in names]
     return dict(zip(names, torch.stack(means).tolist()))
 
 

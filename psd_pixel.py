@@ -164,13 +164,13 @@ class Args:
     psd_coef: float = 1.0
     """coefficient of r_PSD; 1 is the paper's. With --turn-coef, turn is a factor of r_PSD (ours)"""
     turn_coef: float = 0.0
-    """coefficient of the turn term (ours; 0 is the paper's reward)"""
+    """coefficient of turn, which then multiplies the other terms, too (ours; 0: paper's reward)"""
     regularity_coef: float = 0.0
     """coefficient of regularity, paid in proportion to turn (ours; 0 is the paper's reward)"""
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
     ext_in_turn: bool = False
-    """multiply turn and regularity by 1 + ext_coef r_ext, instead of adding r_ext (ours)"""
+    """multiply all that turn multiplies by 1 + ext_coef r_ext, instead of adding r_ext (ours)"""
     v_star: float | None = None
     """v*, the forward velocity at which r_ext reaches 1 (None: by robot)"""
 
@@ -208,7 +208,7 @@ class Args:
     tau: float = 0.005
     """step of the target critics towards the critics; 1 - the paper's smoothing coefficient"""
     anneal_lr: bool = False
-    """lower every learning rate in a straight line, to 0 at the last epoch (ours)"""
+    """lower every learning rate in a straight line, towards 0 at the end (ours)"""
 
 
 # The paper's values by robot. NOTE(paper): the first L is open. The authors' Figure 9 starts near
@@ -344,20 +344,25 @@ def psd_reward(phi_s, phi_next, L, kappa):
     return torch.exp(-kappa * delta**2)
 
 
+def same_period(L):
+    """Ours: which samples of a batch have the same L, (B, B), as 1 and 0."""
+    return (L[:, None] == L).to(L.dtype)
+
+
 def turning_direction(phi_s, phi_next, L):
     """Ours: 1 if the latents of the same L turn counter-clockwise on the whole, -1 if clockwise."""
     x, y = phi_s.unbind(dim=-1)  # (B,) each; turning has a direction only in a plane, so d is 2
     next_x, next_y = phi_next.unbind(dim=-1)
     swept = x * next_y - y * next_x  # (B,), twice the area that each step sweeps over
-    same = (L[:, None] == L).to(swept.dtype)  # (B, B)
-    return torch.where(same @ swept < 0, -1.0, 1.0)
+    swept_by_period = same_period(L).to(swept.dtype) @ swept
+    return torch.where(swept_by_period < 0, -1.0, 1.0)
 
 
 def turn(phi_s, phi_next, L):
-    """Ours, not the paper's: 1 if phi_L(s_{t+1}) is phi_L(s_t), turned by pi/L, on the circle of
-    diameter L. It is 0 if the two are two sides of the 2L-gon apart, and it shrinks with the
-    radius. A latent that rests on the circle earns 1/4, one that turns back next to nothing.
-    Eq. (7) is as good for an encoder that is mirrored. So the direction is that of the whole batch.
+    """Ours, not the paper's: compares phi_L(s_{t+1}) with phi_L(s_t) turned by pi/L. It is 1 if the
+    two are equal and 0 if they are two sides of the 2L-gon apart, times the radius over L/2, at
+    most 1. On the circle a latent at rest earns 1/4, one that turns back next to nothing. Eq. (7)
+    does not fix the direction: a mirrored encoder is as good.
     """
     x, y = phi_s.unbind(dim=-1)
     cos = torch.cos(torch.pi / L)
@@ -369,8 +374,9 @@ def turn(phi_s, phi_next, L):
 
 
 def thumbnail(obs):
-    """Ours: a stack of images (B, num_channels, H, W), averaged over 8 x 8 tiles: what the decoder
-    guesses in place of a state, (B, 64 num_channels)."""
+    """Ours: what the decoder guesses in place of a state. A stack of images (B, num_channels, H, W)
+    is cut into 8 x 8 tiles: the mean of each, (B, 64 num_channels). The offset of a random crop is
+    noise in it; the preset has no random crops."""
     return F.adaptive_avg_pool2d(obs / 255, THUMBNAIL_SIZE).flatten(1)
 
 
@@ -382,24 +388,27 @@ def decode(agent, phi, L, skill):
 def decoding_error(decoded, obs, variance):
     """Ours: (decoded - obs)^2 / variance, the mean over the dimensions that move, (B,)."""
     moves = obs.var(dim=0) > 1e-6  # (obs_dim,)
-    error = torch.where(moves, (decoded - obs) ** 2 / variance.clamp(min=1e-6), 0.0)
+    variance = variance.clamp(min=1e-6)  # no 0/0 where nothing moves
+    error = torch.where(moves, (decoded - obs) ** 2 / variance, 0.0)
     return error.sum(dim=-1) / moves.sum().clamp(min=1)
 
 
 def variance_by_period(obs, L):
-    """Ours: the variance of each dimension among the samples with the same L, (B, obs_dim)."""
-    same = (L[:, None] == L).to(obs.dtype)  # (B, B)
+    """Ours: the variance of each dimension among the samples with the same L, (B, obs_dim), plus
+    1 % of that among all: a skill at rest has almost none of its own."""
+    same = same_period(L).to(obs.dtype)  # (B, B)
     count = same.sum(dim=-1, keepdim=True)
     mean = same @ obs / count
     mean_square = same @ obs**2 / count
-    variance = (mean_square - mean**2).clamp(min=0.0) * count / (count - 1).clamp(min=1)
-    return variance + 0.01 * obs.var(dim=0)  # a skill at rest has hardly any of its own
+    variance = (mean_square - mean**2).clamp(min=0.0)
+    variance = variance * count / (count - 1).clamp(min=1)  # unbiased, as torch's var
+    return variance + 0.01 * obs.var(dim=0)
 
 
 def regularity(decoded, obs, L):
-    """Ours, not the paper's: 1 - the decoding error, at least 0. It is 1 if the decoder recovers
-    the state from the latent, and 0 if its guess is no better than the mean. On a circle that is
-    wound twice it is low, because two states share a latent."""
+    """Ours, not the paper's: 1 - the decoding error, at least 0, where an error of 1 is that of
+    guessing the mean of the same L. It is 1 if the decoder recovers the state from the latent. It
+    is low if the latent goes round twice per cycle of the state, for then two states share one."""
     error = decoding_error(decoded, obs, variance_by_period(obs, L))
     return (1 - error).clamp(min=0.0)
 
@@ -480,15 +489,15 @@ def period_return(envs, agent, L, progress, args):
     # `rollout` takes the seeds of the resets from `key`, and the normalisation from `progress`
     key = (args.seed, progress["epoch"], L)
     episodes = rollout(envs[:num_episodes], key, agent, skill, progress, deterministic=True)
-    returns = []
-    for i in range(num_episodes):
-        phi = encode(agent, episodes[i], skill[i])  # (n + 1, d)
-        if args.adaptive_gate == "turn":
-            score = turn(phi[:-1], phi[1:], period[i].expand(len(phi) - 1))  # (n,)
-        else:
-            score = psd_reward(phi[:-1], phi[1:], period[i], args.kappa)  # (n,)
-        returns.append(score.sum().item())
-    return np.mean(returns)
+    phi = [encode(agent, episodes[i], skill[i]) for i in range(num_episodes)]  # (n + 1, d) each
+    phi_s = torch.cat([one[:-1] for one in phi])
+    phi_next = torch.cat([one[1:] for one in phi])
+    period = period[:1].expand(len(phi_s))
+    if args.adaptive_gate == "turn":
+        score = turn(phi_s, phi_next, period)  # of all episodes together, which share a direction
+    else:
+        score = psd_reward(phi_s, phi_next, period, args.kappa)
+    return score.sum().item() / num_episodes
 
 
 def latent_statistics(phi, L, kappa):
@@ -508,7 +517,8 @@ def latent_statistics(phi, L, kappa):
 
 # -------------------------------------- Networks --------------------------------------
 class MLP(nn.Sequential):
-    """Linear layers with ReLU in between, initialised as in the SAC code that the paper uses."""
+    """Linear layers with ReLU in between, initialised as in the SAC code that the paper uses. Layer
+    normalisation, before each ReLU, is ours."""
 
     def __init__(self, size_in, hidden_layers, hidden_units, size_out, layer_norm=False):
         sizes = [size_in] + hidden_layers * [hidden_units] + [size_out]
@@ -733,7 +743,8 @@ def rhythm_reward(agent, batch, phi_s, phi_next, r_psd, ext_reward, args):
         factor += args.regularity_coef * regular
         metrics["psd/regularity"] = regular.mean()
     if args.ext_in_turn:
-        factor *= 1 + ext_reward  # below 1 for going backwards
+        # Below 1 for going backwards; below 0 if that is fast, so that its rhythm is punished
+        factor *= 1 + ext_reward
     return in_turn * factor, metrics
 
 
@@ -879,10 +890,8 @@ class ReplayBuffer:
         cumulative = weight.cumsum(0)
         # float64, because float32 counts to 2^24 only
         u = torch.rand(size, device=weight.device, dtype=torch.float64) * cumulative[-1]
-        u = (
-            u.long()
-        )  # 0 to total - 1: it falls to the first episode whose cumulative weight is above
-        return torch.searchsorted(cumulative, u, right=True)
+        # A whole number below the sum; it falls to the first episode of a larger cumulative weight
+        return torch.searchsorted(cumulative, u.long(), right=True)
 
     def rows(self, episode, t):
         """The row of an episode's frame at time t."""
@@ -1212,6 +1221,8 @@ def parse_args(argv=None):
         progress = checkpoint["progress"]
         args.resume = str(resume_path(args.resume).parent)
         check_resume(args, defaults, progress)
+        if (args.regularity_coef > 0) != (defaults.regularity_coef > 0):
+            fail("--resume cannot switch regularity on or off: its decoder is part of the run")
         move_bounds(args, given, progress)
         L_min, L_max, _, _ = progress["bounds"]
         check_args(args, L_min, L_max)
@@ -1273,7 +1284,10 @@ def check_args(args, L_min, L_max):
     if args.buffer_size < needed:
         fail(f"--buffer-size must hold a batch and an epoch's episodes: {needed} or more")
     if args.turn_coef == 0 and (args.regularity_coef > 0 or args.ext_in_turn):
-        fail("--regularity-coef and --ext-in-turn are multiplied by turn: set --turn-coef, too")
+        fail(
+            "turn multiplies regularity and --ext-in-turn: set --turn-coef, or leave turn out with "
+            "--regularity-coef 0 --no-ext-in-turn"
+        )
     uses_turn = args.turn_coef > 0 or args.adaptive_gate == "turn"
     if uses_turn and args.latent_dim != 2:
         fail(f"turn needs --latent-dim 2, not {args.latent_dim}: it turns latents in a plane")
@@ -1521,12 +1535,12 @@ def log_video(writer, run_dir, args, global_step):
     """A GIF of three skills for TensorBoard. evaluate.py makes it from model.pt, in a
     process of its own, so that it changes no random number of training and cannot stop it."""
     folders = Path(__file__).resolve().parents[:2]  # baselines/ lies one folder further down
-    judge = next((f / "evaluate.py" for f in folders if (f / "evaluate.py").is_file()), None)
-    if judge is None:
+    evaluator = next((f / "evaluate.py" for f in folders if (f / "evaluate.py").is_file()), None)
+    if evaluator is None:
         say(f"--capture-video-every needs evaluate.py beside {SCRIPT}.py: no picture")
         return
     path = run_dir / "skills.gif"
-    command = [sys.executable, judge, run_dir, "--gif", path, "--env-id", args.env_id]
+    command = [sys.executable, evaluator, run_dir, "--gif", path, "--env-id", args.env_id]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         say(f"no picture: {result.stderr.strip().splitlines()[-1]}")
@@ -1543,7 +1557,7 @@ def log_video(writer, run_dir, args, global_step):
 def mean_metrics(metrics):
     """The mean of each metric over the updates of an epoch, read from the device in one go."""
     names = list(metrics[0])
-    means = [torch.stack([update[name] for update in metrics]).mean() for name in names]
+    means = [torch.stack([one_update[name] for one_update in metrics]).mean() for name in names]
     return dict(zip(names, torch.stack(means).tolist()))
 
 
@@ -1564,11 +1578,10 @@ def episode_metrics(agent, episodes, periods, skill, args):
     return {name: np.mean(value) for name, value in values.items()}
 
 
-def anneal_learning_rates(agent, args, fraction):
-    """Ours: sets every learning rate to a fraction of its argument."""
-    rates = {"actor": args.sac_lr, "critic": args.sac_lr, "alpha": args.alpha_lr}
-    for name, optimizer in agent.optimizers.items():
-        optimizer.param_groups[0]["lr"] = fraction * rates.get(name, args.phi_lr)
+def anneal_learning_rates(agent, fraction):
+    """Ours: sets every learning rate to a fraction of its first value."""
+    for optimizer in agent.optimizers.values():
+        optimizer.param_groups[0]["lr"] = fraction * optimizer.defaults["lr"]
 
 
 def evaluation_is_due(epoch, args):
@@ -1646,7 +1659,7 @@ def train(args, checkpoint, progress, run_dir):
                 progress["global_step"] += len(episodes[i].actions)
 
             if args.anneal_lr:
-                anneal_learning_rates(agent, args, 1 - epoch / args.total_epochs)
+                anneal_learning_rates(agent, 1 - epoch / args.total_epochs)
 
             # Lines 8 to 10: update phi and pi; phi once there is an episode of at least L steps.
             # NOTE(paper): the steps of phi and pi alternate

@@ -226,7 +226,8 @@ def intrinsic_reward(agent, obs, next_obs, skill, args):
 
 # -------------------------------------- Networks --------------------------------------
 class MLP(nn.Sequential):
-    """Linear layers with ReLU in between, initialised as in the SAC code that the paper uses."""
+    """Linear layers with ReLU in between, initialised as in the SAC code that the paper uses. Layer
+    normalisation, before each ReLU, is ours."""
 
     def __init__(self, size_in, hidden_layers, hidden_units, size_out, layer_norm=False):
         sizes = [size_in] + hidden_layers * [hidden_units] + [size_out]
@@ -479,10 +480,8 @@ class ReplayBuffer:
         cumulative = weight.cumsum(0)
         # float64, because float32 counts to 2^24 only
         u = torch.rand(size, device=weight.device, dtype=torch.float64) * cumulative[-1]
-        u = (
-            u.long()
-        )  # 0 to total - 1: it falls to the first episode whose cumulative weight is above
-        return torch.searchsorted(cumulative, u, right=True)
+        # A whole number below the sum; it falls to the first episode of a larger cumulative weight
+        return torch.searchsorted(cumulative, u.long(), right=True)
 
     def rows(self, episode, t):
         """The row of an episode's observation at time t."""
@@ -989,12 +988,12 @@ def log_video(writer, run_dir, args, global_step):
     """A GIF of three skills for TensorBoard. evaluate.py makes it from model.pt, in a
     process of its own, so that it changes no random number of training and cannot stop it."""
     folders = Path(__file__).resolve().parents[:2]  # baselines/ lies one folder further down
-    judge = next((f / "evaluate.py" for f in folders if (f / "evaluate.py").is_file()), None)
-    if judge is None:
+    evaluator = next((f / "evaluate.py" for f in folders if (f / "evaluate.py").is_file()), None)
+    if evaluator is None:
         say(f"--capture-video-every needs evaluate.py beside {SCRIPT}.py: no picture")
         return
     path = run_dir / "skills.gif"
-    command = [sys.executable, judge, run_dir, "--gif", path, "--env-id", args.env_id]
+    command = [sys.executable, evaluator, run_dir, "--gif", path, "--env-id", args.env_id]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         say(f"no picture: {result.stderr.strip().splitlines()[-1]}")
@@ -1011,7 +1010,7 @@ def log_video(writer, run_dir, args, global_step):
 def mean_metrics(metrics):
     """The mean of each metric over the updates of an epoch, read from the device in one go."""
     names = list(metrics[0])
-    means = [torch.stack([update[name] for update in metrics]).mean() for name in names]
+    means = [torch.stack([one_update[name] for one_update in metrics]).mean() for name in names]
     return dict(zip(names, torch.stack(means).tolist()))
 
 

@@ -81,3 +81,19 @@ def test_the_gate_on_turn_shuts_out_a_circle_that_is_too_fast(gate, P, tiny_args
         assert found == pytest.approx(n, rel=1e-3)
     else:
         assert found < 0.2 * n
+
+
+def test_the_gate_on_turn_has_one_direction_for_all_episodes(tiny_args, monkeypatch):
+    """Of five episodes on the true circle one turns against the others: it earns next to nothing,
+    as it does in training."""
+    L, n = torch.tensor(10.0), 40
+    angle = torch.pi / L * torch.arange(n + 1)
+    phi = L / 2 * torch.stack([angle.cos(), angle.sin()], dim=1)
+    mirrored = phi * torch.tensor([1.0, -1.0])
+    latents = [phi, phi, mirrored, phi, phi]
+    monkeypatch.setattr(psd, "rollout", lambda *args, **kwargs: latents)
+    monkeypatch.setattr(psd, "encode", lambda agent, episode, skill: episode)
+    tiny_args.adaptive_gate = "turn"
+    agent = SimpleNamespace(device="cpu")
+    found = psd.period_return([None] * 5, agent, 10, {"epoch": 0}, tiny_args)
+    assert found == pytest.approx(0.8 * n, abs=0.2)

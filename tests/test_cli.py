@@ -180,8 +180,8 @@ gym.register("TestUnbounded-v0", lambda **kwargs: Unbounded())
         ("--env-id Ant-v4 --end-when-fallen", "--end-when-fallen is for HalfCheetah, not Ant-v4"),
         ("--turn-coef 1 --latent-dim 3", "turn needs --latent-dim 2, not 3"),
         ("--adaptive-gate turn --latent-dim 3", "turn needs --latent-dim 2, not 3"),
-        ("--regularity-coef 1 --latent-dim 2", "multiplied by turn: set --turn-coef, too"),
-        ("--ext-in-turn --ext-coef 1 --latent-dim 2", "multiplied by turn: set --turn-coef, too"),
+        ("--regularity-coef 1 --latent-dim 2", "set --turn-coef, or leave turn out"),
+        ("--ext-in-turn --ext-coef 1 --latent-dim 2", "set --turn-coef, or leave turn out"),
         (
             "--turn-coef 1 --regularity-coef 1 --latent-dim 2 --batch-size 1",
             "--regularity-coef needs batches of 2 or more",

@@ -28,7 +28,7 @@ def test_the_committed_notebook_has_its_pictures_and_no_error():
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert not [output for output in outputs if output.output_type == "error"]
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
-    assert len(pictures) == 6
+    assert len(pictures) == 7
     assert NOTEBOOK.stat().st_size < 1_000_000
     assert str(REPO) not in NOTEBOOK.read_text()
 

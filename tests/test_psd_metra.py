@@ -363,8 +363,8 @@ def test_n_and_n_epochs_are_two_n(extra):
     assert same(whole, run("--resume", "runs/half", "--total-epochs", "8"))
     model = torch.load("runs/half/model.pt", weights_only=True)["agent"]
     assert {name.split(".")[0] for name in model} == {"actor", "phi", "phi_m"}
-    for flag in ["--skill-dim 3", "--position-dim 0", "--no-mutual-conditioning"]:
-        with pytest.raises(SystemExit, match=r"_(dim|conditioning) cannot change on --resume"):
+    for flag in ["--skill-dim 3", "--position-dim 0", "--no-mutual-conditioning", "--lam-m 7"]:
+        with pytest.raises(SystemExit, match=r"_(dim|conditioning|m) cannot change on --resume"):
             psd_metra.main(["--resume", "runs/half", "--total-epochs", "9", *flag.split()])
 
 

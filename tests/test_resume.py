@@ -337,6 +337,10 @@ def test_a_payload_inside_a_torch_file_is_refused(tmp_path):
         ("--resume runs/a --env-id Ant-v4", "env_id cannot change on --resume, it was Pendulum-v1"),
         ("--resume runs/a --hidden-units 8", "hidden_units cannot change"),
         ("--resume runs/a --normalize-obs", "normalize_obs cannot change"),
+        (
+            "--resume runs/a --total-epochs 2 --turn-coef 1 --regularity-coef 1",
+            "--resume cannot switch regularity on or off",
+        ),
         ("--resume runs/a", "has had its 1 epochs: raise --total-epochs"),
         ("--resume runs/other", "was written by metra.py, not by psd.py"),
     ],
