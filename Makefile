@@ -19,7 +19,7 @@ $(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt requirements-play.
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	touch $@
 
-# PSD on a pendulum: nine periods, learned from scratch on one CPU core in two to three minutes.
+# PSD on a pendulum: nine periods, learned from scratch on one CPU core in about three minutes.
 demo: $(VENV)/installed
 	rm -rf $(RUN)
 	$(BIN)/python psd.py --env-id Pendulum-v1 --preset cpu --run-name demo

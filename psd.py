@@ -252,7 +252,7 @@ CPU_PRESET_BY_ROBOT = {
         "L_max": 24,
         "num_periods": 10,
     },
-    "Walker2d": FALLING_PRESET,
+    "Walker2d": FALLING_PRESET | {"psd_coef": 2.0, "L_min": 50, "L_max": 100, "num_periods": 6},
     "Hopper": FALLING_PRESET,
     "Humanoid": FALLING_PRESET,
     "Pendulum": {
@@ -263,7 +263,7 @@ CPU_PRESET_BY_ROBOT = {
         "L_max": 18,
         "num_periods": 9,
         "updates_per_epoch": 64,
-        "total_epochs": 180,
+        "total_epochs": 240,
     },
 }
 

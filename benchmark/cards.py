@@ -66,8 +66,9 @@ def flag_text(name, value):
 
 def command(evaluation):
     """What to type for the same arguments: the preset, and what differs from it."""
-    saved = evaluation["args"]
     script = evaluate.import_script(evaluation["script"])
+    # A run that is older than an argument had what is now its default
+    saved = dataclasses.asdict(script.Args()) | evaluation["args"]
     preset = saved.get("preset", "paper")
     defaults = dataclasses.asdict(script.default_args(saved["env_id"], preset))
     words = [f"python {script_path(evaluation['script'])} --env-id {saved['env_id']}"]
@@ -104,6 +105,10 @@ def facts(folder, evaluation):
         ["gradient steps", f"{gradient_steps(evaluation):,} ({evaluation['epoch']:,} epochs)"],
         ["environment steps", f"{evaluation['global_step']:,}"],
     ]
+    for name in evaluate.RETIRED:
+        if evaluation["args"].get(name):
+            flag = flag_text(name, evaluation["args"][name])
+            rows.append(["retired flag", f"`{flag}`, known to commit a12ca45"])
     if minutes(folder) is not None:
         rows.append(["minutes of one core", f"{minutes(folder):.0f}"])
     rows += [["judged with", versions], ["sha256 of model.pt", f"`{digest[:16]}…`"]]
@@ -145,6 +150,14 @@ def headline(evaluation):
     return f"{true} of {count} trained L are true: the period of the state is within 5 % of 2L."
 
 
+def use(evaluation, path):
+    """What to do with the weights. The viewer draws MuJoCo's robots only."""
+    text = f"`python evaluate.py {path} --out again.json` judges it again,\n"
+    if not evaluation["env_id"].startswith("Pendulum"):
+        text = f"`python play.py {path}` shows it, {text}"
+    return f"{text}and `evaluate.load({str(path)!r})` returns the policy."
+
+
 def card(folder):
     """The text of a card."""
     evaluation = json.loads((folder / "evaluation.json").read_text())
@@ -161,8 +174,7 @@ def card(folder):
         "## The judge",
         verdicts(evaluation),
         "## Use",
-        f"`python play.py {path}` shows it, `python evaluate.py {path} --out again.json` judges it "
-        f"again,\nand `evaluate.load({str(path)!r})` returns the policy.",
+        use(evaluation, path),
         "*Written by benchmark/cards.py.*",
     ]
     return "\n\n".join(parts) + "\n"
