@@ -201,7 +201,7 @@ def test_skills_that_do_not_exist_are_named():
 
 def test_every_checkpoint_in_results_loads():
     paths = sorted(RESULTS.rglob("model.pt"))
-    assert len(paths) > 20
+    assert len(paths) > 15
     for path in paths:
         policy = evaluate.load(path)
         assert policy.periods or len(policy.skills) > 0

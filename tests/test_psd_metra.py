@@ -180,7 +180,7 @@ def test_the_cpu_preset_is_that_of_psd():
     own, _ = psd_metra.parse_args("--env-id Ant-v4 --preset cpu".split())
     other, _ = psd.parse_args("--env-id Ant-v4 --preset cpu".split())
     differ = {k for k, v in vars(own).items() if k in vars(other) and v != getattr(other, k)}
-    assert differ == {"ext_coef", "ext_in_turn", "L_min", "num_periods"}
+    assert differ == {"ext_coef", "ext_in_turn", "L_min", "num_periods", "embed_dim"}
     args, _ = psd_metra.parse_args("--env-id Walker2d-v4 --preset cpu --gamma 0.98".split())
     assert (args.gamma, args.action_scale, args.hidden_units, args.skill_dim) == (0.98, 1, 128, 1)
 
@@ -415,13 +415,13 @@ def test_copied_out_alone_it_explains_itself(tmp_path):
     assert result.returncode == 0, result.stderr
     for flag in ["--no-mutual-conditioning", "--psd-coef", "--lam-m", "--position-dim"]:
         assert flag in result.stdout
-    for name in ["skill_dim", "position_dim", "hidden_units", "action_scale 0.3"]:
+    for name in ["skill_dim", "position_dim", "hidden_units", "turn_coef 1.0"]:
         assert name in result.stdout  # the tables of the presets
 
 
 def test_logged_keys_are_the_documented_ones_and_robots_train(tmp_path):
     flags = "--env-id Walker2d-v4 --adaptive-interval 3 --total-epochs 3 --run-name a"
-    psd_metra.main([*TINY, *flags.split()])
+    psd_metra.main([*TINY, *TERMS, *flags.split()])
     assert [p.name for p in tmp_path.iterdir()] == ["runs"]
     logged = EventAccumulator(str(tmp_path / "runs/a")).Reload().Tags()["scalars"]
     logged = {re.sub(r"/L\d+$", "/L", key) for key in logged}

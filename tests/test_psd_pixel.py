@@ -825,7 +825,8 @@ def test_copied_out_alone_it_explains_itself(tmp_path):
 
 
 def test_logged_keys_are_the_documented_ones(tmp_path):
-    run(*TINY, "--adaptive-interval", "3", "--total-epochs", "3", "--run-name", "a")
+    flags = "--adaptive-interval 3 --total-epochs 3 --run-name a"
+    run(*TINY, *TERMS, *flags.split())
     logged = EventAccumulator(str(tmp_path / "runs/a")).Reload().Tags()["scalars"]
     logged = {re.sub(r"/L\d+$", "/L", key) for key in logged}
     page = (REPO / "docs/psd_pixel.md").read_text()
