@@ -42,6 +42,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import torch
 import tyro
@@ -330,12 +331,14 @@ class SkillPolicy(Policy):
 class Deployed(torch.nn.Module):
     """A policy as one network: raw observations (n, ...) and L (n,) in, or z (n, D), or both.
 
-    It normalises, embeds L and acts deterministically, as `Policy.act` does."""
+    It normalises, embeds L and acts deterministically, as `Policy.act` does. Its actions are for
+    the bare robot: the factor --action-scale, which is a part of `make_env`, is in them."""
 
     def __init__(self, run):
         super().__init__()
         self.run = run
         self.agent = run.agent
+        self.action_scale = run.args.action_scale
         if not run.kind.has_pixels:
             self.register_buffer("mean", run.progress["obs_mean"])
             self.register_buffer("std", run.progress["obs_std"])
@@ -346,7 +349,8 @@ class Deployed(torch.nn.Module):
         vectors = list(skill)
         if self.run.kind.has_L:
             vectors[0] = self.run.script.embed_period(skill[0], self.run.args.embed_dim)
-        return self.agent.act(obs, torch.cat(vectors, dim=-1), deterministic=True)
+        actions = self.agent.act(obs, torch.cat(vectors, dim=-1), deterministic=True)
+        return self.action_scale * actions
 
 
 def deployed_inputs(run, rng, count):
@@ -686,12 +690,19 @@ def joint_dimensions(name, joint_type):
     return positions, velocities
 
 
+def is_gymnasium_robot(env):
+    """Only Gymnasium's own robots are known to observe positions first and velocities next."""
+    modules = {base.__module__ for base in type(env.unwrapped).__mro__}
+    modules.discard("gymnasium.envs.mujoco.mujoco_env")  # the base class of anybody's robot
+    return any(module.startswith("gymnasium.envs.mujoco") for module in modules)
+
+
 def dimensions(env, args=None):
     """Name and unit of each dimension of the state: of MuJoCo, positions, velocities, others."""
     count = env.observation_space.shape[0] - num_global(env, args)
-    model = getattr(env.unwrapped, "model", None)
     names = []
-    if model is not None:
+    if is_gymnasium_robot(env):
+        model = env.unwrapped.model
         positions = []
         velocities = []
         for j in range(model.njnt):
@@ -1414,12 +1425,12 @@ def make_filmed_env(run, width=480, height=360, max_steps=None):
         os.environ.setdefault("MUJOCO_GL", "egl")
     kwargs = {"render_mode": "rgb_array"}
     probe = make_env(run.script, run.args)
-    has_model = hasattr(probe.unwrapped, "model")  # MuJoCo's
-    probe.close()
-    if has_model:
+    is_mujoco = isinstance(getattr(probe.unwrapped, "model", None), mujoco.MjModel)
+    if is_gymnasium_robot(probe):  # a robot of one's own has a size and a camera of its own
         kwargs |= {"width": width, "height": height, "camera_name": "track"}
+    probe.close()
     env = make_env(run.script, run.args, max_steps, **kwargs)
-    if has_model:
+    if is_mujoco:
         model = env.unwrapped.model
         model.vis.quality.offsamples = 0
         model.vis.quality.shadowsize = 0
