@@ -78,9 +78,9 @@ class Args:
     policy: str = "learned"
     """learned, or a control without training: random skills, or fixed, the best single skill"""
     preset: Literal["paper", "cpu"] = "paper"
-    """defaults of the other flags: the paper's, or smaller and faster ones for a CPU"""
+    """defaults of the other flags: the paper's, or our own for a CPU (docs/recipes.md)"""
     seed: int = 1
-    """seed of everything; on a CPU the same seed gives the same run, to the bit"""
+    """random seed; on a CPU, equal seeds give bit-identical runs"""
     cuda: bool = False
     """train on the GPU, if there is one"""
     num_threads: int = 1
@@ -905,7 +905,7 @@ def check_numbers(args):
             fail(f"{flag} cannot be {value}: at most {highest} is possible here")
     gigabytes = 4e-9 * args.hidden_layers * args.hidden_units**2
     if gigabytes > 2:
-        fail(f"--hidden-units makes networks of {gigabytes:.0f} GB each: take less")
+        fail(f"--hidden-units makes networks of {gigabytes:.0f} GB each: choose fewer")
 
 
 def check_args(args):
@@ -1170,7 +1170,7 @@ def explain(error, args, progress, run_dir):
 
 
 def resume_command(args, run_dir, progress):
-    """What to type to train on."""
+    """The command that continues the run."""
     command = ["python", os.path.relpath(__file__), "--resume", str(run_dir)]
     if ":" in args.env_id:  # `saved_args` asks for it before a module is imported
         command += ["--env-id", args.env_id]
@@ -1180,7 +1180,7 @@ def resume_command(args, run_dir, progress):
 
 
 def say(text):
-    """Prints, and does not mind if stdout has been closed."""
+    """Prints; a closed stdout is ignored."""
     try:
         print(text, flush=True)
     except OSError:
@@ -1213,7 +1213,7 @@ def start_tracking(args, run_dir):
 
 
 def mean_metrics(metrics):
-    """The mean of each metric over the updates of an epoch, read from the device in one go."""
+    """The mean of each metric over the updates of an epoch, read from the device at once."""
     names = list(metrics[0])
     means = [torch.stack([one_update[name] for one_update in metrics]).mean() for name in names]
     return dict(zip(names, torch.stack(means).tolist()))

@@ -24,7 +24,7 @@ Where to find what the paper defines:
     phi_m(s, L)    encode_direction    phi_m sees L (Appendix C)
     Embed(L)       embed_period        how the networks see L (Appendix C)
     r_ext          external_reward     pay for moving forward (Appendix C)
-    p(L)           sample_periods      the four values of L (Appendix C)
+    p(L)           candidate_periods, sample_periods     four values of L (Appendix C)
     p(z)           sample_directions   unit vectors (Table 5)
     s_{t+L}        sample_triplets     (L, s_t, s_{t+1}, s_{t+L}) from the replay buffer
     R_L            period_return       the score of a bound of L (Section 3.4)
@@ -38,9 +38,9 @@ Names: `period` is the paper's period variable L (the motion takes 2L steps); `s
 networks are conditioned on, here (Embed(L), z). NOTE(paper) marks what the paper leaves
 open, and what this script does there.
 
-Not in the paper, and off by default: turn, regularity, rhythm_reward (docs/traps.md),
---ext-in-turn, --anneal-lr, --critic-layer-norm, --adaptive-gate turn, --action-scale,
---end-when-fallen, --normalize-obs, --preset cpu.
+Not in the paper, and without effect by default: turn, regularity and rhythm_reward
+(docs/traps.md), --ext-in-turn, --anneal-lr, --critic-layer-norm, --adaptive-gate,
+--action-scale, --end-when-fallen, --normalize-obs, --preset cpu.
 """
 
 import argparse
@@ -87,9 +87,9 @@ class Args:
     env_id: str = "Ant-v4"
     """Gymnasium environment, or module:EnvId; its actions are a bounded Box"""
     preset: Literal["paper", "cpu"] = "paper"
-    """defaults of the other flags: the paper's, or smaller and faster ones for a CPU"""
+    """defaults of the other flags: the paper's, or our own for a CPU (docs/recipes.md)"""
     seed: int = 1
-    """seed of everything; on a CPU the same seed gives the same run, to the bit"""
+    """random seed; on a CPU, equal seeds give bit-identical runs"""
     cuda: bool = False
     """train on the GPU, if there is one"""
     num_threads: int = 1
@@ -127,7 +127,7 @@ class Args:
     normalize_obs: bool = False
     """normalise observations by mean and std of random-action rollouts, fixed at the start"""
     buffer_size: int = 500_000
-    """capacity of the replay buffer, in transitions of full-length episodes"""
+    """capacity of the replay buffer, in transitions; slightly less when episodes end early"""
     hidden_layers: int = 2
     """hidden layers per network"""
     hidden_units: int = 1024
@@ -155,13 +155,13 @@ class Args:
     kappa: float = 10.0
     """sharpness of r_PSD, Eq. (8)"""
     turn_coef: float = 0.0
-    """coefficient of turn, which then multiplies the other terms, too (ours; 0: paper's reward)"""
+    """coefficient of turn, which also multiplies r_PSD and regularity (ours; 0: paper's reward)"""
     regularity_coef: float = 0.0
-    """coefficient of regularity, paid in proportion to turn (ours; 0 is the paper's reward)"""
+    """coefficient of regularity, times turn (ours); its decoder has phi's rate and batch size"""
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
     ext_in_turn: bool = False
-    """multiply all that turn multiplies by 1 + ext_coef r_ext, instead of adding r_ext (ours)"""
+    """reward rhythm (1 + ext_coef r_ext) instead of rhythm + ext_coef r_ext (ours)"""
     v_star: float | None = None
     """v*, the forward velocity at which r_ext reaches 1 (None: by robot)"""
 
@@ -177,25 +177,25 @@ class Args:
     lam_m: float = 30.0
     """lambda_m at the start, multiplier of METRA's constraint, Eq. (11)"""
     epsilon_m: float = 1e-3
-    """largest slack that METRA's constraint is credited with when satisfied, Eq. (11)"""
+    """cap on the slack of METRA's constraint when satisfied, Eq. (11)"""
 
     # Period sampling (Section 3.4, Table 2)
     adaptive_sampling: bool = True
     """move the bounds of L by Algorithm 2; otherwise the range of L stays as given"""
     L_min: int | None = None
-    """L_min at the start (None: the robot's first L)"""
+    """initial L_min (None: the robot's first L)"""
     L_max: int | None = None
-    """L_max at the start (None: the robot's first L)"""
+    """initial L_max (None: the robot's first L)"""
     num_periods: int = 4
-    """how many values of L are trained, spaced evenly from L_min to L_max"""
+    """at most how many values of L are trained, spaced evenly from L_min to L_max"""
     adaptive_step: int = 1
-    """N, by which a bound moves"""
+    """N, the step of a bound"""
     adaptive_interval: int = 2000
     """episodes between two evaluations of the bounds; Table 2 says 2000, the text 1000"""
     adaptive_episodes: int = 5
     """evaluation episodes per bound"""
     adaptive_gate: Literal["r_psd", "turn"] = "r_psd"
-    """what the return of a bound adds up: r_PSD, as in the paper, or turn (ours)"""
+    """the reward that the return of a bound sums: r_PSD (paper) or turn (ours)"""
     adaptive_alpha: float = 0.9
     """alpha: a bound with a return above alpha T expands"""
     adaptive_beta: float = 0.4
@@ -211,9 +211,9 @@ class Args:
     gamma: float = 0.99
     """discount factor"""
     tau: float = 0.005
-    """step of the target critics towards the critics; 1 - the paper's smoothing coefficient"""
+    """step of the target critics towards the critics; 1 minus the paper's smoothing coefficient"""
     anneal_lr: bool = False
-    """lower every learning rate in a straight line, towards 0 at the end (ours)"""
+    """decay all learning rates linearly to 0 at --total-epochs (ours); more epochs raise them"""
 
 
 # The paper's values by robot. NOTE(paper): the first L is open. The authors' Figure 9 starts near
@@ -271,7 +271,7 @@ MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "ext_coef", "gamma"]
 MAY_BE_ZERO += ["psd_coef", "turn_coef", "regularity_coef", "capture_video_every"]
 MAY_BE_ZERO += ["position_dim", "epsilon_m"]
-AT_MOST = {  # catches typos before they fill the memory
+AT_MOST = {  # what makes sense, or fits into memory
     "gamma": 1,
     "tau": 1,
     "num_threads": os.cpu_count() or 1,
@@ -305,7 +305,7 @@ def side_length(L):
 
 def psd_objective(phi_s, phi_opposite, k):
     """Eq. (4): ||phi_L(s_{t+L}) - phi_L(s_t)|| - k ||phi_L(s_{t+L}) + phi_L(s_t)||."""
-    return distance(phi_opposite, phi_s) - k * distance(phi_opposite, -phi_s)
+    return distance(phi_opposite, phi_s) - k * (phi_opposite + phi_s).norm(dim=-1)
 
 
 def diameter_slack(phi_s, phi_opposite, L):
@@ -355,91 +355,26 @@ def metra_loss(phi_s, phi_next, z, lam, epsilon):
     """Eq. (11): -J_METRA,phi. A satisfied constraint is credited with epsilon at most."""
     objective = metra_reward(phi_s, phi_next, z)  # (B,)
     slack = temporal_slack(phi_s, phi_next)  # (B,)
-    constraint = slack.clamp(max=epsilon)
-    loss = -(objective + lam * constraint).mean()
+    clamped_slack = slack.clamp(max=epsilon)
+    loss = -(objective + lam * clamped_slack).mean()
     metrics = {
         "metra/objective": objective.detach().mean(),
         "metra/slack": slack.detach().mean(),
-        "metra/constraint": constraint.detach().mean(),
+        "metra/constraint": clamped_slack.detach().mean(),
         "metra/lambda": lam,
     }
     return loss, metrics
 
 
-def dual_loss(log_lam, constraint):
+def dual_loss(log_lam, clamped_slack):
     """Eq. (12): lambda grows while the constraint is violated."""
     # NOTE(paper): Eq. (12) has lambda where METRA's authors, and so this script, have log lambda.
-    return log_lam * constraint
-
-
-def same_period(L):
-    """Ours: which samples of a batch have the same L, (B, B), as 1 and 0."""
-    return (L[:, None] == L).to(L.dtype)
-
-
-def turning_direction(phi_s, phi_next, L):
-    """Ours: 1 if the latents of the same L turn counter-clockwise on the whole, -1 if clockwise."""
-    x, y = phi_s.unbind(dim=-1)  # (B,) each; turning has a direction only in a plane, so d is 2
-    next_x, next_y = phi_next.unbind(dim=-1)
-    swept = x * next_y - y * next_x  # (B,), twice the area that each step sweeps over
-    swept_by_period = same_period(L).to(swept.dtype) @ swept
-    return torch.where(swept_by_period < 0, -1.0, 1.0)
-
-
-def turn(phi_s, phi_next, L):
-    """Ours, not the paper's: compares phi_L(s_{t+1}) with phi_L(s_t) turned by pi/L. It is 1 if the
-    two are equal and 0 if they are two sides of the 2L-gon apart, times the radius over L/2, at
-    most 1. On the circle a latent at rest earns 1/4, one that turns back next to nothing. Eq. (7)
-    does not fix the direction: a mirrored encoder is as good.
-    """
-    x, y = phi_s.unbind(dim=-1)
-    cos = torch.cos(torch.pi / L)
-    sin = torch.sin(torch.pi / L) * turning_direction(phi_s, phi_next, L)
-    turned = torch.stack([cos * x - sin * y, sin * x + cos * y], dim=-1)  # (B, 2)
-    error = distance(phi_next, turned) / side_length(L)
-    radius = (2 * phi_next.norm(dim=-1) / L).clamp(max=1.0)
-    return radius * (1 - error / 2).clamp(min=0.0) ** 2
-
-
-def decode(agent, phi, L, skill):
-    """Ours: g(2 phi_L(s, z) / L, Embed(L), z), the decoder's guess of the state but its position.
-    The decoder sees z if phi_L does."""
-    if not agent.mutual_conditioning:
-        skill = skill[..., : agent.embed_dim]
-    return agent.decoder(2 * phi / L[:, None], skill)
-
-
-def decoding_error(decoded, obs, variance):
-    """Ours: (decoded - obs)^2 / variance, the mean over the dimensions that move, (B,)."""
-    moves = obs.var(dim=0) > 1e-6  # (obs_dim,)
-    variance = variance.clamp(min=1e-6)  # no 0/0 where nothing moves
-    error = torch.where(moves, (decoded - obs) ** 2 / variance, 0.0)
-    return error.sum(dim=-1) / moves.sum().clamp(min=1)
-
-
-def variance_by_period(obs, L):
-    """Ours: the variance of each dimension among the samples with the same L, (B, obs_dim), plus
-    1 % of that among all: a skill at rest has almost none of its own."""
-    same = same_period(L).to(obs.dtype)  # (B, B)
-    count = same.sum(dim=-1, keepdim=True)
-    mean = same @ obs / count
-    mean_square = same @ obs**2 / count
-    variance = (mean_square - mean**2).clamp(min=0.0)
-    variance = variance * count / (count - 1).clamp(min=1)  # unbiased, as torch's var
-    return variance + 0.01 * obs.var(dim=0)
-
-
-def regularity(decoded, obs, L):
-    """Ours, not the paper's: 1 - the decoding error, at least 0, where an error of 1 is that of
-    guessing the mean of the same L. It is 1 if the decoder recovers the state from the latent. It
-    is low if the latent goes round twice per cycle of the state, for then two states share one."""
-    error = decoding_error(decoded, obs, variance_by_period(obs, L))
-    return (1 - error).clamp(min=0.0)
+    return log_lam * clamped_slack
 
 
 def external_reward(velocity, v_star):
     """r_ext of Appendix C: v_x / v*, at most 1."""
-    # NOTE(paper): its coefficient is open. Here 0 by default, and 1 where the paper uses r_ext
+    # NOTE(paper): its coefficient is open. Here a flag, 0 by default
     return (velocity / v_star).clamp(max=1.0)
 
 
@@ -563,6 +498,91 @@ def latent_statistics(phi, L, kappa):
         "L_step": (L_step / period).item(),
         "radius": (radius / (period / 2)).item(),
     }
+
+
+# -------------------------------- Ours, off by default --------------------------------
+def same_period(L):
+    """Ours: which samples of a batch have the same L, (B, B), as 1 and 0."""
+    return (L[:, None] == L).to(L.dtype)
+
+
+def turning_direction(phi_s, phi_next, L):
+    """Ours: 1 if the latents of the same L turn counter-clockwise on the whole, -1 if clockwise."""
+    x, y = phi_s.unbind(dim=-1)  # (B,) each; turning has a direction only in a plane, so d is 2
+    next_x, next_y = phi_next.unbind(dim=-1)
+    swept = x * next_y - y * next_x  # (B,), twice the area that each step sweeps over
+    swept_by_period = same_period(L).to(swept.dtype) @ swept
+    return torch.where(swept_by_period < 0, -1.0, 1.0)
+
+
+def turn(phi_s, phi_next, L):
+    """Ours: radius (1 - error / 2)^2. The error is the distance of phi_L(s_{t+1}) from phi_L(s_t)
+    turned by pi/L, in sides of the 2L-gon; the radius is that of phi_L(s_{t+1}) over L/2, at most
+    1. So 1 is perfect. On the circle a latent at rest earns 1/4, and one that turns back next to
+    nothing. Eq. (7) does not fix the direction: a mirrored encoder is as good.
+    """
+    x, y = phi_s.unbind(dim=-1)
+    cos = torch.cos(torch.pi / L)
+    sin = torch.sin(torch.pi / L) * turning_direction(phi_s, phi_next, L)
+    turned = torch.stack([cos * x - sin * y, sin * x + cos * y], dim=-1)  # (B, 2)
+    error = distance(phi_next, turned) / side_length(L)
+    radius = (2 * phi_next.norm(dim=-1) / L).clamp(max=1.0)
+    return radius * (1 - error / 2).clamp(min=0.0) ** 2
+
+
+def decode(agent, phi, L, skill):
+    """Ours: g(2 phi_L(s, z) / L, Embed(L), z), the decoder's guess of the state but its position.
+    The decoder sees z if phi_L does."""
+    if not agent.mutual_conditioning:
+        skill = skill[..., : agent.embed_dim]
+    return agent.decoder(2 * phi / L[:, None], skill)
+
+
+def decoding_error(decoded, obs, variance):
+    """Ours: (decoded - obs)^2 / variance, the mean over the dimensions that move, (B,)."""
+    moves = obs.var(dim=0) > 1e-6  # (obs_dim,)
+    variance = variance.clamp(min=1e-6)  # no 0/0 where nothing moves
+    error = torch.where(moves, (decoded - obs) ** 2 / variance, 0.0)
+    return error.sum(dim=-1) / moves.sum().clamp(min=1)
+
+
+def variance_by_period(obs, L):
+    """Ours: the variance of each dimension among the samples with the same L, (B, obs_dim), plus
+    1 % of that among all: a skill at rest has almost none of its own."""
+    same = same_period(L).to(obs.dtype)  # (B, B)
+    count = same.sum(dim=-1, keepdim=True)
+    mean = same @ obs / count
+    mean_square = same @ obs**2 / count
+    variance = (mean_square - mean**2).clamp(min=0.0)
+    unbiased = variance * count / (count - 1).clamp(min=1)  # as torch's var
+    return unbiased + 0.01 * obs.var(dim=0)
+
+
+def regularity(decoded, obs, L):
+    """Ours: 1 - the decoding error, at least 0, where an error of about 1 is that of guessing the
+    mean of the same L. It is 1 if the decoder recovers the state from the latent. It is low if the
+    latent goes round twice per cycle of the state, for then two states share one latent."""
+    error = decoding_error(decoded, obs, variance_by_period(obs, L))
+    return (1 - error).clamp(min=0.0)
+
+
+def rhythm_reward(agent, batch, phi_s, phi_next, r_psd, ext_reward, args):
+    """Ours: turn (turn_coef + psd_coef r_PSD + regularity_coef regularity) (1 + ext_reward), the
+    last factor with --ext-in-turn, + ext_reward without. In the product neither r_PSD nor
+    regularity pays much for a circle that is too small or too fast."""
+    in_turn = turn(phi_s, phi_next, batch.period)
+    metrics = {"psd/turn": in_turn.mean()}
+    factor = args.turn_coef + args.psd_coef * r_psd
+    if args.regularity_coef > 0:
+        decoded = decode(agent, phi_next, batch.period, batch.skill)
+        regular = regularity(decoded, batch.next_obs, batch.period)
+        factor += args.regularity_coef * regular
+        metrics["psd/regularity"] = regular.mean()
+    if args.ext_in_turn:
+        # Below 1 when moving backwards, and negative when fast: the rhythm is then punished
+        factor *= 1 + ext_reward
+        return in_turn * factor, metrics
+    return in_turn * factor + ext_reward, metrics
 
 
 # -------------------------------------- Networks --------------------------------------
@@ -732,24 +752,6 @@ def temperature_loss(agent, entropy):
     return agent.log_alpha * (entropy - agent.target_entropy)
 
 
-def rhythm_reward(agent, batch, phi_s, phi_next, r_psd, ext_reward, args):
-    """Ours: turn (turn_coef + psd_coef r_PSD + regularity_coef regularity) (1 + ext_reward), the
-    last factor only with --ext-in-turn. As factors of turn, neither r_PSD nor speed nor regularity
-    pays for a circle that is too small or too fast."""
-    in_turn = turn(phi_s, phi_next, batch.period)
-    metrics = {"psd/turn": in_turn.mean()}
-    factor = args.turn_coef + args.psd_coef * r_psd
-    if args.regularity_coef > 0:
-        decoded = decode(agent, phi_next, batch.period, batch.skill)
-        regular = regularity(decoded, batch.next_obs, batch.period)
-        factor += args.regularity_coef * regular
-        metrics["psd/regularity"] = regular.mean()
-    if args.ext_in_turn:
-        # Below 1 for going backwards; below 0 if that is fast, so that its rhythm is punished
-        factor *= 1 + ext_reward
-    return in_turn * factor, metrics
-
-
 def update(agent, buffer, args, train_phi=True):
     """Lines 9 to 13 of Algorithm 3: one gradient step of every network.
 
@@ -769,7 +771,8 @@ def update(agent, buffer, args, train_phi=True):
         agent.optimizers["phi"].step()
         metrics.update(phi_metrics)
 
-        if args.regularity_coef > 0:  # ours: train the decoder; no gradient reaches the encoder
+        if args.regularity_coef > 0:  # ours: train the decoder; no gradient reaches the encoder.
+            # The last L states of an episode are never s_t, so the decoder never sees a fall
             local_obs = obs[0, :, args.position_dim :]  # (B, local_dim)
             decoded = decode(agent, phi_s.detach(), L, skill)
             decoder_loss = decoding_error(decoded, local_obs, local_obs.var(dim=0)).mean()
@@ -783,8 +786,8 @@ def update(agent, buffer, args, train_phi=True):
     z = batch.skill[:, args.embed_dim :]
     lam = agent.log_lam.detach().exp()
     pair = torch.stack([batch.obs, batch.next_obs])  # (2, B, obs_dim)
-    skill = batch.skill.expand(2, -1, -1)
-    phi_m_s, phi_m_next = encode_direction(agent, pair, skill)  # (B, skill_dim) each
+    skill_of_two = batch.skill.expand(2, -1, -1)
+    phi_m_s, phi_m_next = encode_direction(agent, pair, skill_of_two)  # (B, skill_dim) each
     phi_m_loss, phi_m_metrics = metra_loss(phi_m_s, phi_m_next, z, lam, args.epsilon_m)
     agent.optimizers["phi_m"].zero_grad()
     phi_m_loss.backward()
@@ -803,12 +806,12 @@ def update(agent, buffer, args, train_phi=True):
     z = batch.skill[:, args.embed_dim :]
     # Decoder, actor and critics do not see the global position
     p = args.position_dim
-    policy_batch = batch._replace(obs=batch.obs[:, p:], next_obs=batch.next_obs[:, p:])
+    local_batch = batch._replace(obs=batch.obs[:, p:], next_obs=batch.next_obs[:, p:])
     with torch.no_grad():
         pair = torch.stack([batch.obs, batch.next_obs])  # (2, B, obs_dim)
-        skill = batch.skill.expand(2, -1, -1)
-        phi_s, phi_next = encode_period(agent, pair, skill)  # (B, d) each
-        phi_m_s, phi_m_next = encode_direction(agent, pair, skill)  # (B, skill_dim) each
+        skill_of_two = batch.skill.expand(2, -1, -1)
+        phi_s, phi_next = encode_period(agent, pair, skill_of_two)  # (B, d) each
+        phi_m_s, phi_m_next = encode_direction(agent, pair, skill_of_two)  # (B, skill_dim) each
         reward = metra_reward(phi_m_s, phi_m_next, z)
         r_psd = psd_reward(phi_s, phi_next, L, args.kappa)
         ext_reward = args.ext_coef * external_reward(batch.velocity, args.v_star)
@@ -816,27 +819,25 @@ def update(agent, buffer, args, train_phi=True):
             # Ours. Samples are grouped by L alone, since hardly two share a z in the plane: all z
             # have to turn the same way, and the variance is that over all z
             rhythm, rhythm_metrics = rhythm_reward(
-                agent, policy_batch, phi_s, phi_next, r_psd, ext_reward, args
+                agent, local_batch, phi_s, phi_next, r_psd, ext_reward, args
             )
             reward += rhythm
             metrics.update(rhythm_metrics)
         else:
-            reward += args.psd_coef * r_psd
-        if not args.ext_in_turn:
-            reward += ext_reward
+            reward += args.psd_coef * r_psd + ext_reward
 
     # Line 13: soft actor-critic
     alpha = agent.log_alpha.detach().exp()
     metrics["losses/alpha"] = alpha
 
-    qf_loss, qf_metrics = critic_loss(agent, policy_batch, reward, alpha, args.gamma)
+    qf_loss, qf_metrics = critic_loss(agent, local_batch, reward, alpha, args.gamma)
     agent.optimizers["critic"].zero_grad()
     qf_loss.backward()
     agent.optimizers["critic"].step()
     metrics.update(qf_metrics)
 
-    agent.critic.requires_grad_(False)  # saves the time for gradients that nobody uses
-    pi_loss, entropy, pi_metrics = actor_loss(agent, policy_batch, alpha)
+    agent.critic.requires_grad_(False)  # the actor's step needs no gradients of the critic
+    pi_loss, entropy, pi_metrics = actor_loss(agent, local_batch, alpha)
     agent.optimizers["actor"].zero_grad()
     pi_loss.backward()
     agent.optimizers["actor"].step()
@@ -913,10 +914,10 @@ class ReplayBuffer:
     def draw_episodes(self, weight, size):
         """`size` episodes, drawn with probabilities in proportion to integer (or bool) weights."""
         cumulative = weight.cumsum(0)
-        # float64, because float32 counts to 2^24 only
-        u = torch.rand(size, device=weight.device, dtype=torch.float64) * cumulative[-1]
-        # A whole number below the sum; it falls to the first episode of a larger cumulative weight
-        return torch.searchsorted(cumulative, u.long(), right=True)
+        # Lay the episodes end to end, each as long as its weight; pick a point, and the episode
+        # that it lies in. float64, because float32 counts to 2^24 only
+        point = torch.rand(size, device=weight.device, dtype=torch.float64) * cumulative[-1]
+        return torch.searchsorted(cumulative, point.long(), right=True)
 
     def rows(self, episode, t):
         """The row of an episode's observation at time t."""
@@ -1190,7 +1191,7 @@ def check_resume(args, defaults, progress):
         if getattr(args, name) != getattr(defaults, name):
             fail(f"{name} cannot change on --resume, it was {getattr(defaults, name)}")
     if progress["epoch"] >= args.total_epochs:
-        fail(f"{args.resume} has had its {args.total_epochs} epochs: raise --total-epochs")
+        fail(f"{args.resume} has finished its {args.total_epochs} epochs: raise --total-epochs")
 
 
 def move_bounds(args, given, progress):
@@ -1219,7 +1220,7 @@ def check_numbers(args):
             fail(f"{flag} cannot be {value}: at most {highest} is possible here")
     gigabytes = 4e-9 * args.hidden_layers * args.hidden_units**2
     if gigabytes > 2:
-        fail(f"--hidden-units makes networks of {gigabytes:.0f} GB each: take less")
+        fail(f"--hidden-units makes networks of {gigabytes:.0f} GB each: choose fewer")
 
 
 def check_args(args, L_min, L_max):
@@ -1237,6 +1238,8 @@ def check_args(args, L_min, L_max):
     uses_turn = args.turn_coef > 0 or args.adaptive_gate == "turn"
     if uses_turn and args.latent_dim != 2:
         fail(f"turn needs --latent-dim 2, not {args.latent_dim}: it turns latents in a plane")
+    if args.adaptive_alpha <= args.adaptive_beta:
+        fail("--adaptive-alpha has to be above --adaptive-beta, or a bound expands and shrinks")
     if args.regularity_coef > 0 and min(args.batch_size, args.phi_batch_size) < 2:
         fail("--regularity-coef needs batches of 2 or more, for it measures a variance")
     if args.num_periods < 2:
@@ -1435,7 +1438,7 @@ def explain(error, args, progress, run_dir):
 
 
 def resume_command(args, run_dir, progress):
-    """What to type to train on."""
+    """The command that continues the run."""
     command = ["python", os.path.relpath(__file__), "--resume", str(run_dir)]
     if ":" in args.env_id:  # `saved_args` asks for it before a module is imported
         command += ["--env-id", args.env_id]
@@ -1445,7 +1448,7 @@ def resume_command(args, run_dir, progress):
 
 
 def say(text):
-    """Prints, and does not mind if stdout has been closed."""
+    """Prints; a closed stdout is ignored."""
     try:
         print(text, flush=True)
     except OSError:
@@ -1487,9 +1490,14 @@ def log_video(writer, run_dir, args, global_step):
         return
     path = run_dir / "skills.gif"
     command = [sys.executable, evaluator, run_dir, "--gif", path, "--env-id", args.env_id]
-    result = subprocess.run(command, capture_output=True, text=True)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        say(f"no picture: {error}")
+        return
     if result.returncode != 0:
-        say(f"no picture: {result.stderr.strip().splitlines()[-1]}")
+        lines = result.stderr.strip().splitlines()  # none if the process was killed
+        say(f"no picture: {lines[-1] if lines else f'exit code {result.returncode}'}")
         return
     picture = path.read_bytes()
     width = int.from_bytes(picture[6:8], "little")  # where a GIF has its size
@@ -1501,7 +1509,7 @@ def log_video(writer, run_dir, args, global_step):
 
 
 def mean_metrics(metrics):
-    """The mean of each metric over the updates of an epoch, read from the device in one go."""
+    """The mean of each metric over the updates of an epoch, read from the device at once."""
     names = list(metrics[0])
     means = [torch.stack([one_update[name] for one_update in metrics]).mean() for name in names]
     return dict(zip(names, torch.stack(means).tolist()))
@@ -1594,7 +1602,9 @@ def train(args, checkpoint, progress, run_dir):
             if args.adaptive_sampling and evaluation_is_due(epoch, args):
                 L_min, L_max, _, _ = progress["bounds"]
                 R_min = period_return(envs, agent, L_min, progress, args)
-                R_max = period_return(envs, agent, L_max, progress, args)
+                R_max = R_min  # the same episodes while the bounds are equal
+                if L_max > L_min:
+                    R_max = period_return(envs, agent, L_max, progress, args)
                 progress["bounds"] = adapt_bounds(progress["bounds"], R_min, R_max, T, args)
                 logs.update({"eval/return_L_min": R_min, "eval/return_L_max": R_max})
 

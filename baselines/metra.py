@@ -72,9 +72,9 @@ class Args:
     env_id: str = "Ant-v4"
     """Gymnasium environment, or module:EnvId; its actions are a bounded Box"""
     preset: Literal["paper", "cpu"] = "paper"
-    """defaults of the other flags: the paper's, or smaller and faster ones for a CPU"""
+    """defaults of the other flags: the paper's, or our own for a CPU (docs/recipes.md)"""
     seed: int = 1
-    """seed of everything; on a CPU the same seed gives the same run, to the bit"""
+    """random seed; on a CPU, equal seeds give bit-identical runs"""
     cuda: bool = False
     """train on the GPU, if there is one"""
     num_threads: int = 1
@@ -112,7 +112,7 @@ class Args:
     normalize_obs: bool = True
     """normalise observations by mean and std of random-action rollouts, fixed at the start"""
     buffer_size: int = 500_000
-    """capacity of the replay buffer, in transitions of full-length episodes"""
+    """capacity of the replay buffer, in transitions; slightly less when episodes end early"""
     hidden_layers: int = 2
     """hidden layers per network"""
     hidden_units: int = 1024
@@ -148,7 +148,7 @@ class Args:
     gamma: float = 0.99
     """discount factor"""
     tau: float = 0.005
-    """step of the target critics towards the critics; 1 - the paper's smoothing coefficient"""
+    """step of the target critics towards the critics; 1 minus the paper's smoothing coefficient"""
 
 
 # The paper's values by robot. 0 skills stand for continuous ones.
@@ -209,26 +209,26 @@ def metra_loss(phi_s, phi_next, z, lam, epsilon):
     """Eq. (11): -J_METRA,phi. A satisfied constraint is credited with epsilon at most."""
     objective = metra_reward(phi_s, phi_next, z)  # (B,)
     slack = temporal_slack(phi_s, phi_next)  # (B,)
-    constraint = slack.clamp(max=epsilon)
-    loss = -(objective + lam * constraint).mean()
+    clamped_slack = slack.clamp(max=epsilon)
+    loss = -(objective + lam * clamped_slack).mean()
     metrics = {
         "metra/objective": objective.detach().mean(),
         "metra/slack": slack.detach().mean(),
-        "metra/constraint": constraint.detach().mean(),
+        "metra/constraint": clamped_slack.detach().mean(),
         "metra/lambda": lam,
     }
     return loss, metrics
 
 
-def dual_loss(log_lam, constraint):
+def dual_loss(log_lam, clamped_slack):
     """Eq. (12): lambda grows while the constraint is violated."""
     # NOTE(paper): Eq. (12) has lambda where METRA's authors, and so this script, have log lambda.
-    return log_lam * constraint
+    return log_lam * clamped_slack
 
 
 def external_reward(velocity, v_star):
     """r_ext of Appendix C: v_x / v*, at most 1."""
-    # NOTE(paper): its coefficient is open. Here 0 by default, and 1 where the paper uses r_ext
+    # NOTE(paper): its coefficient is open. Here a flag, 0 by default
     return (velocity / v_star).clamp(max=1.0)
 
 
@@ -445,7 +445,7 @@ def update(agent, buffer, args):
     agent.optimizers["critic"].step()
     metrics.update(qf_metrics)
 
-    agent.critic.requires_grad_(False)  # saves the time for gradients that nobody uses
+    agent.critic.requires_grad_(False)  # the actor's step needs no gradients of the critic
     pi_loss, entropy, pi_metrics = actor_loss(agent, batch, alpha)
     agent.optimizers["actor"].zero_grad()
     pi_loss.backward()
@@ -523,10 +523,10 @@ class ReplayBuffer:
     def draw_episodes(self, weight, size):
         """`size` episodes, drawn with probabilities in proportion to integer (or bool) weights."""
         cumulative = weight.cumsum(0)
-        # float64, because float32 counts to 2^24 only
-        u = torch.rand(size, device=weight.device, dtype=torch.float64) * cumulative[-1]
-        # A whole number below the sum; it falls to the first episode of a larger cumulative weight
-        return torch.searchsorted(cumulative, u.long(), right=True)
+        # Lay the episodes end to end, each as long as its weight; pick a point, and the episode
+        # that it lies in. float64, because float32 counts to 2^24 only
+        point = torch.rand(size, device=weight.device, dtype=torch.float64) * cumulative[-1]
+        return torch.searchsorted(cumulative, point.long(), right=True)
 
     def rows(self, episode, t):
         """The row of an episode's observation at time t."""
@@ -773,7 +773,7 @@ def check_resume(args, defaults, progress):
         if getattr(args, name) != getattr(defaults, name):
             fail(f"{name} cannot change on --resume, it was {getattr(defaults, name)}")
     if progress["epoch"] >= args.total_epochs:
-        fail(f"{args.resume} has had its {args.total_epochs} epochs: raise --total-epochs")
+        fail(f"{args.resume} has finished its {args.total_epochs} epochs: raise --total-epochs")
 
 
 def check_numbers(args):
@@ -791,7 +791,7 @@ def check_numbers(args):
             fail(f"{flag} cannot be {value}: at most {highest} is possible here")
     gigabytes = 4e-9 * args.hidden_layers * args.hidden_units**2
     if gigabytes > 2:
-        fail(f"--hidden-units makes networks of {gigabytes:.0f} GB each: take less")
+        fail(f"--hidden-units makes networks of {gigabytes:.0f} GB each: choose fewer")
 
 
 def check_args(args):
@@ -989,7 +989,7 @@ def explain(error, args, progress, run_dir):
 
 
 def resume_command(args, run_dir, progress):
-    """What to type to train on."""
+    """The command that continues the run."""
     command = ["python", os.path.relpath(__file__), "--resume", str(run_dir)]
     if ":" in args.env_id:  # `saved_args` asks for it before a module is imported
         command += ["--env-id", args.env_id]
@@ -999,7 +999,7 @@ def resume_command(args, run_dir, progress):
 
 
 def say(text):
-    """Prints, and does not mind if stdout has been closed."""
+    """Prints; a closed stdout is ignored."""
     try:
         print(text, flush=True)
     except OSError:
@@ -1041,9 +1041,14 @@ def log_video(writer, run_dir, args, global_step):
         return
     path = run_dir / "skills.gif"
     command = [sys.executable, evaluator, run_dir, "--gif", path, "--env-id", args.env_id]
-    result = subprocess.run(command, capture_output=True, text=True)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        say(f"no picture: {error}")
+        return
     if result.returncode != 0:
-        say(f"no picture: {result.stderr.strip().splitlines()[-1]}")
+        lines = result.stderr.strip().splitlines()  # none if the process was killed
+        say(f"no picture: {lines[-1] if lines else f'exit code {result.returncode}'}")
         return
     picture = path.read_bytes()
     width = int.from_bytes(picture[6:8], "little")  # where a GIF has its size
@@ -1055,7 +1060,7 @@ def log_video(writer, run_dir, args, global_step):
 
 
 def mean_metrics(metrics):
-    """The mean of each metric over the updates of an epoch, read from the device in one go."""
+    """The mean of each metric over the updates of an epoch, read from the device at once."""
     names = list(metrics[0])
     means = [torch.stack([one_update[name] for one_update in metrics]).mean() for name in names]
     return dict(zip(names, torch.stack(means).tolist()))

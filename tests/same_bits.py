@@ -79,7 +79,6 @@ SHARED = {
 PERIODS = {
     "resume": "--adaptive-sampling",
     "moving": "--adaptive-sampling",
-    "shrinking": "--adaptive-sampling --adaptive-beta 1",
     "epsilon": "--epsilon 1.5",  # where the slack of the sides is cut, too
     "terms": "--latent-dim 2 --turn-coef 1 --regularity-coef 2 --anneal-lr --critic-layer-norm",
     "embed-dim-1": "--embed-dim 1",

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import TINY
 
 import psd
 
@@ -97,3 +98,25 @@ def test_the_gate_on_turn_has_one_direction_for_all_episodes(tiny_args, monkeypa
     agent = SimpleNamespace(device="cpu")
     found = psd.period_return([None] * 5, agent, 10, {"epoch": 0}, tiny_args)
     assert found == pytest.approx(0.8 * n, abs=0.2)
+
+
+@pytest.mark.parametrize("flags, Ls", [("--L-max 5", [5]), ("--L-max 8", [5, 8])])
+def test_equal_bounds_are_evaluated_once(flags, Ls, tmp_path, monkeypatch):
+    """Both returns are those of the same deterministic episodes."""
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    def period_return(envs, agent, L, progress, args):
+        asked.append(L)
+        return 39.0
+
+    seen = []
+
+    def adapt_bounds(bounds, R_min, R_max, T, args):
+        seen.append((R_min, R_max))
+        return bounds
+
+    monkeypatch.setattr(psd, "period_return", period_return)
+    monkeypatch.setattr(psd, "adapt_bounds", adapt_bounds)
+    psd.main([*TINY, *flags.split(), "--adaptive-interval", "3", "--total-epochs", "2"])
+    assert asked == Ls and seen == [(39.0, 39.0)]

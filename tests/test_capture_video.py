@@ -11,6 +11,8 @@ from conftest import REPO, TINY
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_evaluate import egl_problem
 
+import psd
+
 CHEETAH = [*TINY, "--env-id", "HalfCheetah-v4", "--total-epochs", "3"]
 METRA = """--env-id HalfCheetah-v4 --hidden-units 16 --phi-batch-size 32 --batch-size 16
     --buffer-size 700 --episodes-per-epoch 3 --updates-per-epoch 4 --episode-length 40
@@ -71,6 +73,23 @@ def test_a_picture_that_fails_is_one_line_and_training_goes_on(tmp_path):
     assert "no picture: evaluate.py: error: off-screen rendering" in run.stdout
     assert pictures(tmp_path / "runs/a") == []
     assert Path(tmp_path / "runs/a/model.pt").exists()
+
+
+@pytest.mark.parametrize(
+    "code, message",
+    [("import os; os.kill(os.getpid(), 9)", "no picture: exit code -9"), (None, "no picture: ")],
+)
+def test_a_picture_that_dies_without_a_word_is_one_line_too(
+    tmp_path, monkeypatch, capsys, code, message
+):
+    """Killed for its memory, say; or there is no process to be had."""
+    (tmp_path / "evaluate.py").write_text(code or "")
+    monkeypatch.setattr(psd, "__file__", str(tmp_path / "psd.py"))
+    if code is None:
+        monkeypatch.setattr(psd.sys, "executable", str(tmp_path / "nowhere"))
+    psd.log_video(None, tmp_path, psd.Args(env_id="HalfCheetah-v4"), 0)
+    printed = capsys.readouterr().out
+    assert printed.startswith(message) and printed.count("\n") == 1
 
 
 def test_gif_wants_a_file_that_can_be(tmp_path):

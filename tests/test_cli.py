@@ -217,6 +217,7 @@ gym.register("TestUnbounded-v0", lambda **kwargs: Unbounded())
         ("--env-id Pendulum-v1 --ext-coef 1", "Pendulum-v1 reports no x_velocity"),
         ("--env-id Pendulum-v1 --run-name taken", "runs/taken exists: --resume it, or"),
         ("--num-periods 1", "--num-periods is 2 or more; for a single L set --L-min and --L-max"),
+        ("--adaptive-beta 0.9", "--adaptive-alpha has to be above --adaptive-beta"),
         ("--gamma 1.5", "--gamma cannot be 1.5: at most 1"),
         ("--tau 2", "--tau cannot be 2.0: at most 1"),
         ("--hidden-units 10000000", "--hidden-units cannot be 10000000: at most"),
