@@ -39,8 +39,8 @@ networks are conditioned on, here (Embed(L), z). NOTE(paper) marks what the pape
 open, and what this script does there.
 
 Not in the paper, and without effect by default: turn, regularity and rhythm_reward
-(docs/traps.md), --ext-in-turn, --anneal-lr, --critic-layer-norm, --adaptive-gate,
---action-scale, --end-when-fallen, --normalize-obs, --preset cpu.
+(docs/traps.md), --ext-in-turn, --anneal-lr, --final-entropy, --critic-layer-norm,
+--adaptive-gate, --action-scale, --end-when-fallen, --normalize-obs, --preset cpu.
 """
 
 import argparse
@@ -214,6 +214,8 @@ class Args:
     """step of the target critics towards the critics; 1 minus the paper's smoothing coefficient"""
     anneal_lr: bool = False
     """decay all learning rates linearly to 0 at --total-epochs (ours); more epochs raise them"""
+    final_entropy: float = 1.0
+    """lower the target entropy linearly from -|A| to -final_entropy |A| at --total-epochs (ours)"""
 
 
 # The paper's values by robot. NOTE(paper): the first L is open. The authors' Figure 9 starts near
@@ -1538,6 +1540,12 @@ def anneal_learning_rates(agent, fraction):
         optimizer.param_groups[0]["lr"] = fraction * optimizer.defaults["lr"]
 
 
+def lower_target_entropy(agent, fraction, final_entropy):
+    """Ours: moves the target entropy from -|A|, at fraction 0, to -final_entropy |A|, at 1."""
+    action_dim = len(agent.actor.action_bias)
+    agent.target_entropy = -action_dim * (1 + fraction * (final_entropy - 1))
+
+
 def evaluation_is_due(epoch, args):
     """Whether the last epoch has filled another interval of adaptive_interval episodes."""
     if epoch == 0:
@@ -1620,6 +1628,7 @@ def train(args, checkpoint, progress, run_dir):
 
             if args.anneal_lr:
                 anneal_learning_rates(agent, 1 - epoch / args.total_epochs)
+            lower_target_entropy(agent, epoch / args.total_epochs, args.final_entropy)
 
             # Lines 9 to 13: update all; phi_L once there is an episode of at least L steps.
             # NOTE(paper): the steps of phi and pi alternate

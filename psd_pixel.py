@@ -34,8 +34,8 @@ networks are conditioned on, here Embed(L). NOTE(paper) marks what the paper lea
 this script does there.
 
 Not in the paper, and without effect by default: turn, regularity and rhythm_reward
-(docs/traps.md), --psd-coef, --ext-in-turn, --anneal-lr, --critic-layer-norm, --adaptive-gate,
---action-scale, --end-when-fallen, --plain-floor, --preset cpu.
+(docs/traps.md), --psd-coef, --ext-in-turn, --anneal-lr, --final-entropy, --critic-layer-norm,
+--adaptive-gate, --action-scale, --end-when-fallen, --plain-floor, --preset cpu.
 """
 
 import argparse
@@ -209,6 +209,8 @@ class Args:
     """step of the target critics towards the critics; 1 minus the paper's smoothing coefficient"""
     anneal_lr: bool = False
     """decay all learning rates linearly to 0 at --total-epochs (ours); more epochs raise them"""
+    final_entropy: float = 1.0
+    """lower the target entropy linearly from -|A| to -final_entropy |A| at --total-epochs (ours)"""
 
 
 # The paper's values by robot. NOTE(paper): the first L is open. The authors' Figure 9 starts near
@@ -1592,6 +1594,12 @@ def anneal_learning_rates(agent, fraction):
         optimizer.param_groups[0]["lr"] = fraction * optimizer.defaults["lr"]
 
 
+def lower_target_entropy(agent, fraction, final_entropy):
+    """Ours: moves the target entropy from -|A|, at fraction 0, to -final_entropy |A|, at 1."""
+    action_dim = len(agent.actor.action_bias)
+    agent.target_entropy = -action_dim * (1 + fraction * (final_entropy - 1))
+
+
 def evaluation_is_due(epoch, args):
     """Whether the last epoch has filled another interval of adaptive_interval episodes."""
     if epoch == 0:
@@ -1670,6 +1678,7 @@ def train(args, checkpoint, progress, run_dir):
 
             if args.anneal_lr:
                 anneal_learning_rates(agent, 1 - epoch / args.total_epochs)
+            lower_target_entropy(agent, epoch / args.total_epochs, args.final_entropy)
 
             # Lines 8 to 10: update phi and pi; phi once there is an episode of at least L steps.
             # NOTE(paper): the steps of phi and pi alternate

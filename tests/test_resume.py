@@ -89,7 +89,7 @@ def rates(monkeypatch):
 
 
 ANNEAL = "--anneal-lr --phi-lr 4e-3 --sac-lr 2e-3 --alpha-lr 8e-3 --updates-per-epoch 1"
-ANNEAL += " --turn-coef 1 --regularity-coef 1 --latent-dim 2"
+ANNEAL += " --turn-coef 1 --regularity-coef 1 --latent-dim 2 --final-entropy 3"
 
 
 def test_annealed_rates_go_down_in_a_straight_line(tmp_path, rates):
@@ -104,6 +104,32 @@ def test_annealed_rates_go_down_in_a_straight_line(tmp_path, rates):
 def test_without_annealing_rates_stay(tmp_path, rates):
     run(*TINY, "--sac-lr", "0.002", "--run-name", "a", "--total-epochs", "3", tmp_path=tmp_path)
     assert {seen["actor"] for seen in rates} == {0.002}
+
+
+@pytest.fixture
+def entropies(monkeypatch):
+    """The target entropy of every update that follows."""
+    seen = []
+    update = psd.update
+
+    def spy(agent, *rest):
+        seen.append(agent.target_entropy)
+        return update(agent, *rest)
+
+    monkeypatch.setattr(psd, "update", spy)
+    return seen
+
+
+def test_the_target_entropy_goes_down_in_a_straight_line(tmp_path, entropies):
+    flags = [*TINY, "--env-id", "HalfCheetah-v4", "--updates-per-epoch", "1"]
+    run(*flags, "--run-name", "a", "--final-entropy", "3", "--total-epochs", "4", tmp_path=tmp_path)
+    assert entropies == [-6.0, -9.0, -12.0, -15.0]  # six joints
+    entropies.clear()
+    run("--resume", "runs/a", "--total-epochs", "8", tmp_path=tmp_path)
+    assert entropies == [-12.0, -13.5, -15.0, -16.5]  # of the new, longer line
+    entropies.clear()
+    run(*flags, "--run-name", "b", "--total-epochs", "2", tmp_path=tmp_path)
+    assert entropies == [-6.0, -6.0]
 
 
 def test_an_annealed_run_that_is_stopped_resumes_to_the_same_bits(tmp_path, monkeypatch, rates):
