@@ -4,7 +4,8 @@
     python benchmark/cards.py --check    # fails if a card is not what the files say
 
 The command and the numbers come from evaluation.json, steps and minutes from progress.csv, if there
-is one. What a robot looks like no file can say: someone looks, and writes it into looks.txt.
+is one. What a robot looks like no file can say: someone looks, and writes it into looks.txt. A run
+in several stages, or by older code, has its story in how.txt: the command then is that of the end.
 """
 
 import csv
@@ -98,9 +99,12 @@ def facts(folder, evaluation):
     """The head of the card."""
     digest = hashlib.sha256((folder / "model.pt").read_bytes()).hexdigest()
     versions = ", ".join(f"{name} {version}" for name, version in evaluation["versions"].items())
-    rows = [
-        ["", ""],
-        ["command", f"`{command(evaluation)}`"],
+    rows = [["", ""]]
+    how = folder / "how.txt"
+    if how.is_file():
+        rows.append(["how", " ".join(how.read_text().split())])
+    rows += [
+        ["arguments at the end" if how.is_file() else "command", f"`{command(evaluation)}`"],
         ["seed", str(evaluation["args"]["seed"])],
         ["gradient steps", f"{gradient_steps(evaluation):,} ({evaluation['epoch']:,} epochs)"],
         ["environment steps", f"{evaluation['global_step']:,}"],

@@ -75,32 +75,38 @@ GRIDS = {
 
 # The presets, from one command each (docs/recipes.md)
 GRIDS["presets"] = {
-    f"{robot}_s{seed}": f"{PRESET.format(robot)} --total-epochs 1000 --seed {seed}"
-    for robot, seeds in [("HalfCheetah", 5), ("Ant", 3), ("Walker2d", 3), ("Hopper", 3)]
+    f"{robot}_s{seed}": f"{PRESET.format(robot)} --seed {seed}"
+    for robot, seeds in [
+        ("HalfCheetah", 5),
+        ("Ant", 3),
+        ("Walker2d", 3),
+        ("Hopper", 3),
+        ("Humanoid", 3),
+    ]
     for seed in range(1, seeds + 1)
 }
 # Robots on which nothing was tuned: the values that the preset has for every robot
 GRIDS["untuned"] = {
-    f"{env_id.split('-')[0]}_s{seed}": f"psd.py --env-id {env_id} --preset cpu "
-    f"--total-epochs 500 --seed {seed}"
+    f"{env_id.split('-')[0]}_s{seed}": f"psd.py --env-id {env_id} --preset cpu --seed {seed}"
     for env_id, seed in itertools.product(["Swimmer-v4", "Reacher-v5"], [1, 2, 3])
 }
-# What each part of HalfCheetah's preset is for, at 128,000 gradient steps (docs/traps.md)
+# What each part of HalfCheetah's preset is for, at its 64,000 gradient steps (docs/traps.md)
 PAPER_REWARD = "--psd-coef 1 --turn-coef 0 --regularity-coef 0 --ext-coef 1 --no-ext-in-turn"
 GRIDS["terms"] = variants(
     PRESET.format("HalfCheetah"),
-    epochs=1000,
+    epochs=500,
     seeds=[1, 2, 3],
+    preset="",
     paper=PAPER_REWARD,
-    turn="--regularity-coef 0",
-    turn_regularity="",
-    psd_turn_regularity="--psd-coef 2",
+    no_regularity="--regularity-coef 0",
+    less_regularity="--regularity-coef 2",
+    no_psd="--psd-coef 0",
+    constant_entropy="--final-entropy 1",
+    large_buffer="--buffer-size 500000",
     ext_added="--no-ext-in-turn --ext-coef 1",
     gamma_99="--gamma 0.99",
     constant_rates="--no-anneal-lr",
-    fast_temperature="--alpha-lr 3e-3",
     plain_critics="--no-critic-layer-norm",
-    slow_critics="--sac-lr 6e-4",
 )
 # Figure 9: from one L, with a gate on r_PSD, as in the paper, and on turn
 GRIDS["adaptive"] = {

@@ -27,7 +27,8 @@ import psd  # noqa: E402
 
 SHORTEST = 4  # steps of a cycle, from which the landscape starts
 RESOLUTION = 0.1  # of the decoder, as a share of the radius: it does not part closer latents
-REGULARITY_COEF = 2.0  # the presets' weight of regularity against turn
+PSD_COEF = 2.0  # weights of the preset: r_PSD and regularity, both times turn
+REGULARITY_COEF = 5.0
 
 
 @dataclass
@@ -95,9 +96,9 @@ def paper_earnings(phi, L, kappa=10.0):
     return r_psd.mean(dim=-1)
 
 
-def our_earnings(phi, L):
-    """Mean turn, and mean turn times regularity, of a table phi (P, 2). The state goes round a unit
-    circle in P steps."""
+def our_earnings(phi, L, kappa):
+    """Means of turn, turn times r_PSD and turn times regularity, of a table phi (P, 2). The state
+    goes round a unit circle in P steps."""
     P = len(phi)
     angle = 2 * torch.pi * torch.arange(P, dtype=phi.dtype) / P
     states = torch.stack([angle.cos(), angle.sin()], dim=1)  # (P, 2)
@@ -105,7 +106,8 @@ def our_earnings(phi, L):
     decoded = nearby_mean(phi, states, width=RESOLUTION * L / 2)
     regular = psd.regularity(decoded, states, periods)  # (P,), of s'
     turned = psd.turn(phi.roll(1, 0), phi, periods)
-    return turned.mean().item(), (turned * regular).mean().item()
+    r_psd = psd.psd_reward(phi.roll(1, 0), phi, periods, kappa)
+    return [term.mean().item() for term in (turned, turned * r_psd, turned * regular)]
 
 
 def nearby_mean(phi, states, width):
@@ -155,9 +157,9 @@ def landscape(args):
                 row = {"latent_dim": d, "lam_2": lam_2, "P": P}
                 row["r_psd"] = round(r_psd[i].item(), 4)
                 if d == 2:  # turn has a direction, in a plane
-                    turned, regular = our_earnings(phi[i], args.L)
-                    row["turn"] = round(turned, 4)
-                    row["turn_regularity"] = round(regular, 4)
+                    earned = our_earnings(phi[i], args.L, args.kappa)
+                    for name, value in zip(("turn", "turn_psd", "turn_regularity"), earned):
+                        row[name] = round(value, 4)
                 rows.append(row)
             print(f"\rd = {d}, P = {P} of {last}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
@@ -180,7 +182,8 @@ def draw(rows, L):
         if d > 2:
             column[1].text(0.5, 0.5, "turn needs d = 2", transform=column[1].transAxes, ha="center")
     axes[0, 0].set_ylabel("$r_{PSD}$")
-    axes[1, 0].set_ylabel(f"turn (1 + {REGULARITY_COEF:g} regularity)")
+    factor = f"(1 + {PSD_COEF:g} $r_{{PSD}}$ + {REGULARITY_COEF:g} regularity)"
+    axes[1, 0].set_ylabel(f"turn ×\n{factor}")
     axes[0, -1].legend(loc="lower right")
     return fig
 
@@ -196,8 +199,13 @@ def draw_dimension(column, rows):
         shade = plt.get_cmap("viridis")(0.9 * i / max(len(multipliers) - 1, 1))
         top.plot(periods, r_psd, color=shade, label=f"$\\lambda_2$ = {lam_2:g}")
         if "turn" in own[0]:
-            ours = [row["turn"] + REGULARITY_COEF * row["turn_regularity"] for row in own]
-            bottom.plot(periods, ours, color=shade)
+            bottom.plot(periods, [our_reward(row) for row in own], color=shade)
+
+
+def our_reward(row):
+    """The rhythm of the preset, from the means of a row."""
+    in_turn = PSD_COEF * row["turn_psd"] + REGULARITY_COEF * row["turn_regularity"]
+    return row["turn"] + in_turn
 
 
 def mark_period(ax, P, name):
