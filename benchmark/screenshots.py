@@ -42,7 +42,7 @@ class Args:
     frames: int = 16
     """frames of the GIF per L"""
     frames_per_second: float = 5.0
-    """how often the page is photographed"""
+    """how often the page is photographed, if the browser is fast enough"""
 
 
 def fail(message):
@@ -70,9 +70,13 @@ def move_slider(tab, simulation, L):
 
 
 def record(tab, simulation, args):
-    """The frames of the GIF, and a last one with the period measured."""
+    """The frames of the GIF, their mean distance in seconds, and a last one with the period."""
     frames = []
+    seconds = 0.0
     tab.get_by_text("of real time").wait_for()
+    notice = tab.locator("button.mantine-Notification-closeButton")
+    if notice.count() > 0:  # that chromium renders without a GPU
+        notice.first.click()
     for L in args.periods:
         move_slider(tab, simulation, L)
         if L == args.periods[0]:
@@ -81,8 +85,9 @@ def record(tab, simulation, args):
         for i in range(args.frames):
             time.sleep(max(0.0, start + i / args.frames_per_second - time.time()))
             frames.append(photograph(tab))
+        seconds += time.time() - start
     tab.get_by_text(re.compile(rf"\d steps .* 2L = {2 * L}")).wait_for()
-    return frames, photograph(tab)
+    return frames, seconds / len(frames), photograph(tab)
 
 
 def main(argv=None):
@@ -92,6 +97,11 @@ def main(argv=None):
         fail("chromium is missing (on Debian: apt-get install chromium)")
     if not Path(args.out).parent.is_dir():
         fail(f"--out {args.out} is in a folder that does not exist")
+    if args.frames < 1 or not 0 < args.frames_per_second <= 60 or not args.periods:
+        fail(
+            f"--frames {args.frames}, --frames-per-second {args.frames_per_second} and --periods "
+            f"{args.periods}: need one frame, up to 60 per second, and one L at least"
+        )
     robot = play.open_robot(play.Args(run=args.run))
     unknown = set(args.periods) - set(range(robot.trained[0], robot.trained[-1] + 1))
     if unknown:
@@ -106,7 +116,7 @@ def main(argv=None):
         tab = browser.new_page(viewport=SIZE)
         tab.set_default_timeout(1000 * PATIENCE)
         tab.goto(f"http://127.0.0.1:{server.get_port()}", wait_until="commit")
-        frames, last = record(tab, simulation, args)
+        frames, interval, last = record(tab, simulation, args)
         browser.close()
     stop.set()
     thread.join(PATIENCE)
@@ -114,7 +124,7 @@ def main(argv=None):
     imageio.imwrite(f"{args.out}.png", last)
     height = round(GIF_WIDTH * SIZE["height"] / SIZE["width"])
     small = [cv2.resize(f, (GIF_WIDTH, height), interpolation=cv2.INTER_AREA) for f in frames]
-    duration = 1000 / args.frames_per_second
+    duration = 1000 * interval  # in real time, however slow the browser is
     imageio.mimsave(f"{args.out}_slider.gif", small, duration=duration, loop=0, palettesize=64)
     print(f"wrote {args.out}.png and {args.out}_slider.gif")
 
