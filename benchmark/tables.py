@@ -4,7 +4,7 @@
     python benchmark/tables.py --check    # fails if a table is not what the files say
 
 Every number stands in a file: evaluation.json (the judge), progress.csv (steps and minutes),
-table1.json (downstream tasks), traps/closed.json (runs with the paper's reward).
+table1.json (downstream tasks).
 """
 
 import csv
@@ -179,21 +179,29 @@ def is_true(row):
     return row["period"] is not None and abs(row["period"] / (2 * row["L"]) - 1) <= 0.05
 
 
+REWARDS = {  # of the same command and the same seeds
+    "the paper's, r_ext added": [f"traps/paper_preset_s{seed}" for seed in (1, 2, 3)],
+    "the preset's": RESULTS["HalfCheetah-v4"][:3],
+}
+
+
 def paper_table():
-    """False skills of the paper's reward, one row per run."""
-    closed = read_json("traps/closed.json")["paper"]
-    wide = read_json("traps/paper_1000_s1/evaluation.json")["skills"]
-    runs = {
-        "256 units, seed 1 ([JSON](../results/traps/paper_1000_s1/evaluation.json))": wide,
-        "128 units, seed 1 ([JSON](../results/traps/closed.json))": closed["1"],
-        "128 units, seed 2 ([JSON](../results/traps/closed.json))": closed["2"],
-    }
-    lines = [["run", "true", "mean r_PSD", "mean radius over L/2"]]
-    for name, rows in runs.items():
-        count = sum(is_true(row) for row in rows)
-        r_psd = mean([row["r_psd"] for row in rows])
-        radius = mean([row["radius"] for row in rows])
-        lines.append([name, f"{count} of {len(rows)}", f"{r_psd:.2f}", f"{radius:.2f}"])
+    """HalfCheetah under the paper's reward and under ours, one row per reward."""
+    lines = [["reward", "true, by seed", "return error", "mean r_PSD", "mean radius over L/2"]]
+    for name, folders in REWARDS.items():
+        runs = [read_json(f"{folder}/evaluation.json") for folder in folders]
+        rows = [[row for row in run["skills"] if row["trained"]] for run in runs]
+        counts = ", ".join(str(sum(is_true(row) for row in own)) for own in rows)
+        errors = [run["summary"]["trained_return_error"] for run in runs]
+        lines.append(
+            [
+                f"{name} ([JSON](../results/{folders[0]}/evaluation.json))",
+                f"{counts} of {len(rows[0])}",
+                ", ".join(f"{error:.2f}" for error in errors),
+                ", ".join(f"{mean([row['r_psd'] for row in own]):.2f}" for own in rows),
+                ", ".join(f"{mean([row['radius'] for row in own]):.2f}" for own in rows),
+            ]
+        )
     return lines
 
 

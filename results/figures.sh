@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Draws every picture of results/ and docs/ anew, from the files beside it: a quarter of an hour.
+#
+#     source .venv/bin/activate && bash results/figures.sh             # all of them
+#     source .venv/bin/activate && bash results/figures.sh halfcheetah # those of one group
+set -euo pipefail
+cd "$(dirname "$0")/.."
+groups=${*:-halfcheetah ant pendulum fig3 pixel psd_metra traps play}
+seeds=(results/halfcheetah results/halfcheetah_s{2,3,4,5})
+
+halfcheetah() {
+    for figure in fig1 fig5 fig6; do
+        python plot.py $figure results/halfcheetah --out results/halfcheetah/$figure.png
+    done
+    python plot.py periods "${seeds[@]}" --out results/halfcheetah/periods.png
+    python plot.py curves "${seeds[@]/%//progress.csv}" --labels seed seed seed seed seed \
+        --out results/halfcheetah/curves.png
+    python benchmark/film.py results/halfcheetah --periods 6 12 18 --seconds 4 \
+        --out results/halfcheetah/skills.gif
+}
+
+ant() {
+    python plot.py fig5 results/ant --out results/ant/fig5.png
+    python plot.py periods results/ant --out results/ant/periods.png
+    python benchmark/film.py results/ant --periods 6 12 14 --out results/ant/skills.gif
+}
+
+pendulum() {
+    python plot.py demo results/pendulum --out results/pendulum/demo.png
+}
+
+fig3() {
+    python plot.py fig3 results/halfcheetah results/traps/paper_s1 \
+        results/fig3/{metra,csd,dads,diayn} results/fig3/random.json \
+        --out results/fig3_halfcheetah.png
+}
+
+pixel() {
+    python plot.py fig5 results/pixel --out results/pixel/fig5.png
+    python plot.py fig7 results/pixel --out results/pixel/fig7.png
+    python evaluate.py results/pixel --gif results/pixel/skills.gif
+}
+
+psd_metra() {
+    python plot.py fig8 results/psd_metra/ant_mutual --out results/psd_metra/fig8.png
+    python plot.py fig8 results/psd_metra/ant_independent \
+        --out results/psd_metra/fig8_independent.png
+}
+
+traps() {
+    python benchmark/landscape.py # results/traps/landscape.json and landscape.png
+}
+
+play() { # needs chromium and requirements-dev.txt
+    python benchmark/screenshots.py results/halfcheetah --out docs/play # play.png, play_slider.gif
+}
+
+for group in $groups; do
+    $group
+done
