@@ -31,8 +31,9 @@ Where to find what the paper defines:
     Algorithm 2    adapt_bounds        adaptive sampling (Section 3.4)
     Algorithm 3    train, update
 
-Differs from psd.py in: the direction z; phi_m with its loss, multiplier and reward; who sees
-what: phi_L and its decoder see z, phi_m sees L, and phi_m alone sees the global position.
+Differs from psd.py in: the direction z and how it is drawn; phi_m with its loss, multiplier and
+reward; who sees what: phi_L and its decoder see z, phi_m sees L, and phi_m alone sees the global
+position, which `make_env` therefore leaves in; and the sizes of Table 5.
 
 Names: `period` is the paper's period variable L (the motion takes 2L steps); `skill` is what the
 networks are conditioned on, here (Embed(L), z). NOTE(paper) marks what the paper leaves
@@ -236,11 +237,12 @@ ROBOTS = {
     "any other": (200, 5.0, 5.0, 3, 0.5, 2, 0, 1024, 10),
 }
 
-# --preset cpu (ours): values for every robot, then values that a robot has instead. As in psd.py,
-# turn and regularity replace r_PSD, learning rates go down to 0, and the range of L is fixed.
+# --preset cpu (ours): values for every robot, then values that a robot has instead. Reward, rates
+# and exploration as in psd.py, and a fixed range of L.
 CPU_PRESET = {
     "normalize_obs": True,
     "adaptive_sampling": False,
+    "buffer_size": 100_000,
     "hidden_units": 128,
     "critic_layer_norm": True,
     "phi_batch_size": 256,
@@ -248,11 +250,12 @@ CPU_PRESET = {
     "sac_lr": 1e-3,
     "alpha_lr": 1e-3,
     "anneal_lr": True,
+    "final_entropy": 3.0,
     "gamma": 0.95,
     "latent_dim": 2,
-    "psd_coef": 0.0,
+    "psd_coef": 2.0,
     "turn_coef": 1.0,
-    "regularity_coef": 2.0,
+    "regularity_coef": 5.0,
     "L_min": 8,
     "L_max": 24,
     "num_periods": 5,

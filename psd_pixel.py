@@ -228,8 +228,8 @@ ROBOTS = {
     "any other": (200, 5.0, 5.0, 3, 0.5, 10),
 }
 
-# --preset cpu (ours): values for every robot, then values that a robot has instead. As in psd.py,
-# turn and regularity replace r_PSD, learning rates go down to 0, and the range of L is fixed.
+# --preset cpu (ours): values for every robot, then values that a robot has instead. Reward, rates
+# and exploration as in psd.py, and a fixed range of L.
 CPU_PRESET = {
     "adaptive_sampling": False,
     "image_size": 32,
@@ -247,11 +247,12 @@ CPU_PRESET = {
     "sac_lr": 1e-3,
     "alpha_lr": 1e-3,
     "anneal_lr": True,
+    "final_entropy": 3.0,
     "gamma": 0.95,
     "latent_dim": 2,
-    "psd_coef": 0.0,
+    "psd_coef": 2.0,
     "turn_coef": 1.0,
-    "regularity_coef": 2.0,
+    "regularity_coef": 5.0,
     "L_min": 6,
     "L_max": 12,
     "num_periods": 7,

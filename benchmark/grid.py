@@ -75,7 +75,7 @@ GRIDS = {
 
 # The presets, from one command each (docs/recipes.md)
 GRIDS["presets"] = {
-    f"{robot}_s{seed}": f"{PRESET.format(robot)} --seed {seed}"
+    f"{robot}_s{seed}": f"{PRESET.format(robot)} --total-epochs 500 --seed {seed}"
     for robot, seeds in [
         ("HalfCheetah", 5),
         ("Ant", 3),
@@ -87,7 +87,8 @@ GRIDS["presets"] = {
 }
 # Robots on which nothing was tuned: the values that the preset has for every robot
 GRIDS["untuned"] = {
-    f"{env_id.split('-')[0]}_s{seed}": f"psd.py --env-id {env_id} --preset cpu --seed {seed}"
+    f"{env_id.split('-')[0]}_s{seed}": f"psd.py --env-id {env_id} --preset cpu "
+    f"--total-epochs 500 --seed {seed}"
     for env_id, seed in itertools.product(["Swimmer-v4", "Reacher-v5"], [1, 2, 3])
 }
 # What each part of HalfCheetah's preset is for, at its 64,000 gradient steps (docs/traps.md)

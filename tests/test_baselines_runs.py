@@ -115,7 +115,7 @@ def test_n_and_n_epochs_are_two_n(script, tmp_path):
     other = "metra" if script is not metra else "csd"
     refused = {
         "--total-epochs 9 --num-skills 5": f"num_skills cannot change .* it was {num_skills}",
-        "--total-epochs 6": "has had its 6 epochs: raise --total-epochs",
+        "--total-epochs 6": "has finished its 6 epochs: raise --total-epochs",
     }
     for flags, message in refused.items():
         with pytest.raises(SystemExit, match=message):

@@ -716,8 +716,8 @@ def test_the_cpu_preset_is_that_of_psd():
     other, _ = psd.parse_args("--env-id HalfCheetah-v4 --preset cpu".split())
     differ = {k for k, v in vars(own).items() if k in vars(other) and v != getattr(other, k)}
     assert differ == {
-        *("lam_1", "lam_2", "embed_dim", "buffer_size"),  # Table 3
-        *("phi_batch_size", "batch_size", "episodes_per_epoch", "total_epochs"),
+        *("lam_1", "lam_2", "embed_dim"),  # Table 3
+        *("phi_batch_size", "batch_size", "episodes_per_epoch"),
         *("L_min", "L_max", "num_periods"),
     }
     args, _ = psd_pixel.parse_args("--env-id Ant-v4 --preset cpu --num-filters 16".split())

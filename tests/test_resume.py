@@ -356,7 +356,7 @@ def test_a_payload_inside_a_torch_file_is_refused(tmp_path):
             "runs/killed_early/resume.pt is missing. Was the run stopped before",
         ),
         ("--resume runs/a --run-name b", "--run-name cannot be given with --resume"),
-        ("--resume runs/a/resume.pt", "runs/a has had its 1 epochs: raise --total-epochs"),
+        ("--resume runs/a/resume.pt", "runs/a has finished its 1 epochs: raise --total-epochs"),
         ("--resume runs/a --preset cpu", "preset cannot change on --resume, it was paper"),
         ("--resume runs/a --episodes-per-epoch 2", "episodes_per_epoch cannot change"),
         ("--resume runs/a --total-epochs 2 --ext-coef 1", "Pendulum-v1 reports no x_velocity"),
@@ -367,7 +367,7 @@ def test_a_payload_inside_a_torch_file_is_refused(tmp_path):
             "--resume runs/a --total-epochs 2 --turn-coef 1 --regularity-coef 1",
             "--resume cannot switch regularity on or off",
         ),
-        ("--resume runs/a", "has had its 1 epochs: raise --total-epochs"),
+        ("--resume runs/a", "has finished its 1 epochs: raise --total-epochs"),
         ("--resume runs/other", "was written by metra.py, not by psd.py"),
     ],
 )

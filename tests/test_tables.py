@@ -10,8 +10,7 @@ from benchmark import tables
 
 OTHER_FILES = [
     "table1.json",
-    "traps/closed.json",
-    "traps/paper_1000_s1/evaluation.json",
+    *(f"traps/paper_preset_s{seed}/evaluation.json" for seed in (1, 2, 3)),
     "psd_metra/ant_mutual/evaluation.json",
 ]
 
