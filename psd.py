@@ -235,13 +235,19 @@ CPU_PRESET = {
     "updates_per_epoch": 128,
     "total_epochs": 500,
 }
-FALLING_PRESET = {  # a long horizon: a mistake leads to a fall many steps later; r_ext is added
+FALLING_PRESET = {  # exploration goes on until they stand, r_ext is added, the horizon is long: a
+    # mistake leads to a fall many steps later
+    "buffer_size": 500_000,
+    "final_entropy": 1.0,
     "gamma": 0.99,
+    "psd_coef": 0.0,
+    "regularity_coef": 2.0,
     "ext_coef": 1.0,
-    "L_min": 24,
+    "L_min": 20,
     "L_max": 60,
-    "num_periods": 7,
+    "num_periods": 9,
     "updates_per_epoch": 256,
+    "total_epochs": 1000,
 }
 CPU_PRESET_BY_ROBOT = {
     "HalfCheetah": {
@@ -256,7 +262,7 @@ CPU_PRESET_BY_ROBOT = {
         "L_max": 24,
         "num_periods": 10,
     },
-    "Walker2d": FALLING_PRESET | {"psd_coef": 2.0, "L_min": 50, "L_max": 100, "num_periods": 6},
+    "Walker2d": FALLING_PRESET,
     "Hopper": FALLING_PRESET,
     "Humanoid": FALLING_PRESET,
     "Pendulum": {

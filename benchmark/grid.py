@@ -75,13 +75,13 @@ GRIDS = {
 
 # The presets, from one command each (docs/recipes.md)
 GRIDS["presets"] = {
-    f"{robot}_s{seed}": f"{PRESET.format(robot)} --total-epochs 500 --seed {seed}"
-    for robot, seeds in [
-        ("HalfCheetah", 5),
-        ("Ant", 3),
-        ("Walker2d", 3),
-        ("Hopper", 3),
-        ("Humanoid", 3),
+    f"{robot}_s{seed}": f"{PRESET.format(robot)} --total-epochs {epochs} --seed {seed}"
+    for robot, epochs, seeds in [
+        ("HalfCheetah", 500, 5),
+        ("Ant", 1000, 3),
+        ("Walker2d", 1000, 3),
+        ("Hopper", 1000, 3),
+        ("Humanoid", 1000, 3),
     ]
     for seed in range(1, seeds + 1)
 }
@@ -111,11 +111,11 @@ GRIDS["terms"] = variants(
 )
 # Figure 9: from one L, with a gate on r_PSD, as in the paper, and on turn
 GRIDS["adaptive"] = {
-    f"{robot}_{gate}_s{seed}": f"{PRESET.format(robot)} --adaptive-sampling --num-periods 4 "
-    f"--adaptive-interval 80 --adaptive-gate {gate} {own} --total-epochs 1000 --seed {seed}"
+    f"{robot}_{gate}_s{seed}": f"{PRESET.format(robot)} --adaptive-sampling --num-periods 16 "
+    f"--adaptive-interval 80 --adaptive-gate {gate} {own} --seed {seed}"
     for robot, own in [
-        ("HalfCheetah", "--L-min 10 --L-max 10"),
-        ("Walker2d", "--L-min 38 --L-max 38 --adaptive-step 2"),
+        ("HalfCheetah", "--L-min 10 --L-max 10 --total-epochs 500"),
+        ("Walker2d", "--L-min 70 --L-max 70 --adaptive-step 2 --total-epochs 1000"),
     ]
     for gate, seed in itertools.product(["r_psd", "turn"], [1, 2])
 }
