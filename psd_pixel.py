@@ -116,7 +116,7 @@ class Args:
     terminate: bool = True
     """end an episode when the robot falls, as Gymnasium does; the paper does not say"""
     end_when_fallen: bool = False
-    """end a HalfCheetah's episode when it has fallen onto its belly, back or head (ours)"""
+    """end a HalfCheetah's episode when it lies, or tilts by more than 0.8 rad (ours)"""
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     buffer_size: int = 30_000
@@ -164,13 +164,13 @@ class Args:
     psd_coef: float = 1.0
     """coefficient of r_PSD; 1 is the paper's"""
     turn_coef: float = 0.0
-    """coefficient of turn, which also multiplies r_PSD and regularity (ours; 0: paper's reward)"""
+    """ours; above 0 the reward is turn (turn_coef + psd_coef r_PSD + regularity_coef regularity)"""
     regularity_coef: float = 0.0
     """coefficient of regularity, times turn (ours); its decoder has phi's rate and batch size"""
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
     ext_in_turn: bool = False
-    """reward rhythm (1 + ext_coef r_ext) instead of rhythm + ext_coef r_ext (ours)"""
+    """multiply this reward by 1 + ext_coef r_ext, instead of adding ext_coef r_ext (ours)"""
     v_star: float | None = None
     """v*, the forward velocity at which r_ext reaches 1 (None: by robot)"""
 
@@ -210,7 +210,7 @@ class Args:
     anneal_lr: bool = False
     """decay all learning rates linearly to 0 at --total-epochs (ours); more epochs raise them"""
     final_entropy: float = 1.0
-    """lower the target entropy linearly from -|A| to -final_entropy |A| at --total-epochs (ours)"""
+    """move the target entropy linearly from -|A| to -final_entropy |A| at --total-epochs (ours)"""
 
 
 # The paper's values by robot. NOTE(paper): the first L is open. The authors' Figure 9 starts near
@@ -415,8 +415,9 @@ def adapt_bounds(bounds, R_min, R_max, T, args):
 
 def period_return(envs, agent, L, progress, args):
     """R_L of Section 3.4: the sum of r_PSD over an episode, averaged over several episodes. With
-    --adaptive-gate turn (ours) the sum of turn, which is low where the latent is too fast."""
-    # NOTE(paper): open, how to act. Here deterministically, and resets have seeds of their own.
+    --adaptive-gate turn (ours) the sum of turn, which is low where the latent goes round in fewer
+    than 2L steps; r_PSD can be 1 there."""
+    # NOTE(paper): does not say how to act. Here deterministically, from seeds of their own.
     num_episodes = args.adaptive_episodes
     period = torch.full((num_episodes,), float(L), device=agent.device)
     skill = embed_period(period, args.embed_dim)
@@ -428,7 +429,7 @@ def period_return(envs, agent, L, progress, args):
     phi_next = torch.cat([one[1:] for one in phi])
     L_of_step = torch.full((len(phi_s),), float(L), device=agent.device)
     if args.adaptive_gate == "turn":
-        score = turn(phi_s, phi_next, L_of_step)  # of all episodes, which share a direction
+        score = turn(phi_s, phi_next, L_of_step)  # with one direction for all episodes
     else:
         score = psd_reward(phi_s, phi_next, L_of_step, args.kappa)
     return score.sum().item() / num_episodes
@@ -456,7 +457,7 @@ def same_period(L):
 
 
 def turning_direction(phi_s, phi_next, L):
-    """Ours: 1 if the latents of the same L turn counter-clockwise on the whole, -1 if clockwise."""
+    """Ours: 1 if the latents of one L, over this batch, turn counter-clockwise, -1 if clockwise."""
     x, y = phi_s.unbind(dim=-1)  # (B,) each; turning has a direction only in a plane, so d is 2
     next_x, next_y = phi_next.unbind(dim=-1)
     swept = x * next_y - y * next_x  # (B,), twice the area that each step sweeps over
@@ -465,11 +466,13 @@ def turning_direction(phi_s, phi_next, L):
 
 
 def turn(phi_s, phi_next, L):
-    """Ours: radius (1 - error / 2)^2. The error is the distance of phi_L(s_{t+1}) from phi_L(s_t)
-    turned by pi/L, in sides of the 2L-gon; the radius is that of phi_L(s_{t+1}) over L/2, at most
-    1. So 1 is perfect. On the circle a latent at rest earns 1/4, and one that turns back next to
-    nothing. Eq. (7) does not fix the direction: a mirrored encoder is as good.
-    """
+    """Ours: radius (1 - error / 2)^2, at most 1, with
+
+        error  = ||phi_L(s_{t+1}) - R phi_L(s_t)|| / side of the 2L-gon, R the rotation by pi/L
+        radius = min(2 ||phi_L(s_{t+1})|| / L, 1)
+
+    On the circle a latent at rest earns 1/4, and one that turns back next to nothing. R turns as
+    the latents do: Eq. (7) does not fix the direction, and a mirrored encoder is as good."""
     x, y = phi_s.unbind(dim=-1)
     cos = torch.cos(torch.pi / L)
     sin = torch.sin(torch.pi / L) * turning_direction(phi_s, phi_next, L)
@@ -492,7 +495,8 @@ def decode(agent, phi, L, skill):
 
 
 def decoding_error(decoded, obs, variance):
-    """Ours: (decoded - obs)^2 / variance, the mean over the dimensions that move, (B,)."""
+    """Ours: (decoded - obs)^2 / variance, the mean over the dimensions that move, (B,). The
+    variance is that of a dimension, (obs_dim,), or that under each sample's L, (B, obs_dim)."""
     moves = obs.var(dim=0) > 1e-6  # (obs_dim,)
     variance = variance.clamp(min=1e-6)  # no 0/0 where nothing moves
     error = torch.where(moves, (decoded - obs) ** 2 / variance, 0.0)
@@ -532,7 +536,7 @@ def rhythm_reward(agent, batch, phi_s, phi_next, r_psd, ext_reward, args):
         factor += args.regularity_coef * regular
         metrics["psd/regularity"] = regular.mean()
     if args.ext_in_turn:
-        # Below 1 when moving backwards, and negative when fast: the rhythm is then punished
+        # r_ext has no lower bound: this is negative for moving backwards faster than v*/ext_coef
         factor *= 1 + ext_reward
         return in_turn * factor, metrics
     return in_turn * factor + ext_reward, metrics
@@ -1289,8 +1293,8 @@ def check_args(args, L_min, L_max):
         fail(f"--buffer-size must hold a batch and an epoch's episodes: {needed} or more")
     if args.turn_coef == 0 and (args.regularity_coef > 0 or args.ext_in_turn):
         fail(
-            "turn multiplies regularity and --ext-in-turn: set --turn-coef, or leave turn out with "
-            "--regularity-coef 0 --no-ext-in-turn"
+            "--regularity-coef and --ext-in-turn need turn: set --turn-coef, or leave turn out "
+            "with --regularity-coef 0 --no-ext-in-turn"
         )
     uses_turn = args.turn_coef > 0 or args.adaptive_gate == "turn"
     if uses_turn and args.latent_dim != 2:
@@ -1300,7 +1304,7 @@ def check_args(args, L_min, L_max):
     if args.regularity_coef > 0 and min(args.batch_size, args.phi_batch_size) < 2:
         fail("--regularity-coef needs batches of 2 or more, for it measures a variance")
     if args.psd_coef + args.turn_coef + args.ext_coef == 0:
-        fail("every coefficient of the reward is 0: set --psd-coef, to begin with")
+        fail("every coefficient of the reward is 0: set --psd-coef")
     if args.num_periods < 2:
         fail("--num-periods is 2 or more; for a single L set --L-min and --L-max to it")
     low = 1
@@ -1538,8 +1542,8 @@ def start_tracking(args, run_dir):
 
 
 def log_video(writer, run_dir, args, global_step):
-    """A GIF of three skills for TensorBoard. evaluate.py makes it from model.pt, in a
-    process of its own, so that it changes no random number of training and cannot stop it."""
+    """A GIF of three skills for TensorBoard. evaluate.py makes it from model.pt, in a process of
+    its own: it changes no random number of training, and if it dies, training goes on."""
     folders = Path(__file__).resolve().parents[:2]  # baselines/ lies one folder further down
     evaluator = next((f / "evaluate.py" for f in folders if (f / "evaluate.py").is_file()), None)
     if evaluator is None:
@@ -1573,7 +1577,7 @@ def mean_metrics(metrics):
 
 
 def episode_metrics(agent, episodes, periods, skill, args):
-    """Means over an epoch's episodes: length, velocity, latent statistics, and the latter per L."""
+    """Means over an epoch's episodes: length, velocity, latent statistics, also for each L."""
     values = defaultdict(list)
     for i, L in enumerate(periods):
         num_steps = len(episodes[i].actions)

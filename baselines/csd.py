@@ -114,7 +114,7 @@ class Args:
     terminate: bool = True
     """end an episode when the robot falls, as Gymnasium does; the paper does not say"""
     end_when_fallen: bool = False
-    """end a HalfCheetah's episode when it has fallen onto its belly, back or head (ours)"""
+    """end a HalfCheetah's episode when it lies, or tilts by more than 0.8 rad (ours)"""
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     normalize_obs: bool = True
@@ -1082,8 +1082,8 @@ def start_tracking(args, run_dir):
 
 
 def log_video(writer, run_dir, args, global_step):
-    """A GIF of three skills for TensorBoard. evaluate.py makes it from model.pt, in a
-    process of its own, so that it changes no random number of training and cannot stop it."""
+    """A GIF of three skills for TensorBoard. evaluate.py makes it from model.pt, in a process of
+    its own: it changes no random number of training, and if it dies, training goes on."""
     folders = Path(__file__).resolve().parents[:2]  # baselines/ lies one folder further down
     evaluator = next((f / "evaluate.py" for f in folders if (f / "evaluate.py").is_file()), None)
     if evaluator is None:
