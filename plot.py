@@ -875,18 +875,28 @@ def draw_spectra_by_L(ax, result):
     ax.legend(loc="upper right")
 
 
+def read_bounds(run):
+    """L_min, L_max and the number of episodes, from TensorBoard files or from progress.csv."""
+    table = run.path / "progress.csv"
+    if not has_scalars(run.path) and run.result and table.is_file():
+        columns = np.genfromtxt(table, delimiter=",", names=True)
+        episodes = columns["epoch"] * run.result["args"]["episodes_per_epoch"]
+        return columns["L_min"], columns["L_max"], episodes
+    tags = ["psd/L_min", "psd/L_max", "charts/episodes"]
+    scalars = read_scalars(run.path, tags)
+    for tag in sorted(tags):
+        if tag not in scalars:
+            fail(f"{run.path}: its TensorBoard files lack {tag}")
+    length = min(scalars[tag].shape[1] for tag in tags)  # a run may be writing them
+    return [scalars[tag][1, :length] for tag in tags]
+
+
 @figure
 def fig9(runs):
     """Figure 9: L_min and L_max over training, with adaptive sampling."""
     fig, axes = panels(len(runs), 2.4)
-    tags = ["psd/L_min", "psd/L_max", "charts/episodes"]
     for ax, run in zip(axes, runs):
-        scalars = read_scalars(run.path, tags)
-        for tag in sorted(tags):
-            if tag not in scalars:
-                fail(f"{run.path}: its TensorBoard files lack {tag}")
-        length = min(scalars[tag].shape[1] for tag in tags)  # a run may be writing them
-        low, high, episodes = (scalars[tag][1, :length] for tag in tags)
+        low, high, episodes = read_bounds(run)
         ax.fill_between(episodes, low, high, step="post", color=GREY, alpha=0.2, lw=0)
         ax.step(episodes, high, where="post", color=ORANGE, label="$L_{max}$")
         ax.step(episodes, low, where="post", color=BLUE, label="$L_{min}$")

@@ -5,7 +5,7 @@
 #     source .venv/bin/activate && bash results/figures.sh halfcheetah # those of one group
 set -euo pipefail
 cd "$(dirname "$0")/.."
-groups=${*:-halfcheetah ant pendulum fig3 pixel psd_metra traps play}
+groups=${*:-halfcheetah adaptive ant pendulum fig3 pixel psd_metra traps play}
 seeds=(results/halfcheetah results/halfcheetah_s{2,3,4,5})
 
 halfcheetah() {
@@ -17,6 +17,10 @@ halfcheetah() {
         --out results/halfcheetah/curves.png
     python benchmark/film.py results/halfcheetah --periods 6 12 18 --seconds 4 \
         --out results/halfcheetah/skills.gif
+}
+
+adaptive() {
+    python plot.py fig9 results/adaptive --out results/adaptive/fig9.png
 }
 
 ant() {

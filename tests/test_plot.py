@@ -108,6 +108,17 @@ def test_by_default_beside_the_json_and_the_same_twice(run):
     assert (run / "fig5.png").read_bytes() == first
 
 
+def test_fig9_can_be_drawn_from_a_table_without_tensorboard(run):
+    for events in run.glob("events*"):
+        events.unlink()
+    (run / "progress.csv").write_text("epoch,L_min,L_max\n1,10,10\n2,9,10\n3,8,12\n")
+    per_epoch = json.loads((run / "evaluation.json").read_text())["args"]["episodes_per_epoch"]
+    with plt.rc_context(plot.STYLE):
+        high, low = plot.fig9([plot.read_run(run)]).axes[0].lines
+    assert high.get_ydata().tolist() == [10, 10, 12] and low.get_ydata().tolist() == [10, 9, 8]
+    assert high.get_xdata().tolist() == [per_epoch, 2 * per_epoch, 3 * per_epoch]
+
+
 def test_figures_show_the_numbers_of_the_json(run):
     """Bars, bounds and circles are where the data says."""
     result = json.loads(SAMPLE.read_text())
