@@ -5,7 +5,7 @@
 #     source .venv/bin/activate && bash results/figures.sh halfcheetah # those of one group
 set -euo pipefail
 cd "$(dirname "$0")/.."
-groups=${*:-halfcheetah adaptive ant pendulum fig3 pixel psd_metra traps play}
+groups=${*:-halfcheetah adaptive between ant pendulum fig3 pixel psd_metra traps play}
 seeds=(results/halfcheetah results/halfcheetah_s{2,3,4,5})
 
 halfcheetah() {
@@ -21,6 +21,12 @@ halfcheetah() {
 
 adaptive() {
     python plot.py fig9 results/adaptive --out results/adaptive/fig9.png
+}
+
+between() {
+    python plot.py fig10 results/between --out results/between/fig10.png
+    python benchmark/film.py results/between --periods 6 12 20 --seconds 4 \
+        --out results/between/skills.gif
 }
 
 ant() {
