@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Draws every picture of results/ and docs/ anew, from the files beside it: a quarter of an hour.
+# Draws every picture of results/ and docs/ anew, from the files beside it.
 #
 #     source .venv/bin/activate && bash results/figures.sh             # all of them
 #     source .venv/bin/activate && bash results/figures.sh halfcheetah # those of one group
