@@ -35,7 +35,7 @@ this script does there.
 
 Not in the paper, and without effect by default: turn, regularity and rhythm_reward
 (docs/traps.md), --psd-coef, --ext-in-turn, --anneal-lr, --final-entropy, --critic-layer-norm,
---adaptive-gate, --action-scale, --end-when-fallen, --plain-floor, --preset cpu.
+--adaptive-gate, --action-scale, --end-when-fallen, --frame-skip, --plain-floor, --preset cpu.
 """
 
 import argparse
@@ -117,6 +117,8 @@ class Args:
     """end an episode when the robot falls, as Gymnasium does; the paper does not say"""
     end_when_fallen: bool = False
     """end a HalfCheetah's episode when it lies, or tilts by more than 0.8 rad (ours)"""
+    frame_skip: int | None = None
+    """physics steps per environment step, in which L counts (None: Gymnasium's; ours)"""
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     buffer_size: int = 30_000
@@ -284,6 +286,7 @@ AT_MOST = {  # what makes sense, or fits into memory
     "adaptive_episodes": 1_000,
     "num_periods": 1_000,
     "episode_length": 1_000_000,
+    "frame_skip": 1_000,
 }
 AT_MOST |= {
     "image_size": 1_024,
@@ -292,8 +295,8 @@ AT_MOST |= {
     "feature_dim": 16_384,
 }
 FIXED_ON_RESUME = [  # they shape what is stored; and `preset`, which sets defaults of new runs only
-    "env_id", "preset", "terminate", "end_when_fallen", "action_scale", "episode_length",
-    "episodes_per_epoch", "buffer_size", "image_size", "crop_size", "plain_floor",
+    "env_id", "preset", "terminate", "end_when_fallen", "frame_skip", "action_scale",
+    "episode_length", "episodes_per_epoch", "buffer_size", "image_size", "crop_size", "plain_floor",
     "frame_stack", "num_filters", "feature_dim", "hidden_layers", "hidden_units",
     "critic_layer_norm", "latent_dim", "embed_dim",
 ]  # fmt: skip
@@ -980,6 +983,10 @@ def make_env(args, max_steps=None, **kwargs):
     if isinstance(env.observation_space, gym.spaces.Dict):
         env = gym.wrappers.FlattenObservation(env)
     check_space(args.env_id, "actions", env.action_space)
+    if args.frame_skip is not None:
+        if not hasattr(env.unwrapped, "frame_skip"):
+            fail(f"--frame-skip is for MuJoCo robots, not {args.env_id}: leave it out")
+        env.unwrapped.frame_skip = args.frame_skip  # and with it dt, which x_velocity divides by
     if args.end_when_fallen:
         if robot_name(args.env_id) != "HalfCheetah":
             fail(f"--end-when-fallen is for HalfCheetah, not {args.env_id}: leave it out")

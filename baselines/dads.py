@@ -25,7 +25,8 @@ skill dynamics in place of the encoder, with their loss and reward.
 Names: `skill` is what the networks are conditioned on, here z itself. NOTE(paper) marks what the
 paper leaves open, and what this script does there.
 
-Not in the paper, and off by default: --action-scale, --normalize-obs, --preset cpu.
+Not in the paper, and off by default: --action-scale, --end-when-fallen, --frame-skip,
+--normalize-obs, --preset cpu.
 """
 
 import argparse
@@ -107,6 +108,8 @@ class Args:
     """end an episode when the robot falls, as Gymnasium does; the paper does not say"""
     end_when_fallen: bool = False
     """end a HalfCheetah's episode when it lies, or tilts by more than 0.8 rad (ours)"""
+    frame_skip: int | None = None
+    """physics steps per environment step, in which L counts (None: Gymnasium's; ours)"""
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     normalize_obs: bool = False
@@ -182,11 +185,12 @@ AT_MOST = {  # catches typos before they fill the memory
     "prior_samples": 10_000,
     "episodes_per_epoch": 1_000,
     "episode_length": 1_000_000,
+    "frame_skip": 1_000,
 }
 FIXED_ON_RESUME = [  # they shape what is stored; and `preset`, which sets defaults of new runs only
-    "env_id", "preset", "terminate", "end_when_fallen", "action_scale", "normalize_obs",
-    "episode_length", "episodes_per_epoch", "buffer_size", "hidden_layers", "hidden_units",
-    "critic_layer_norm", "num_skills",
+    "env_id", "preset", "terminate", "end_when_fallen", "frame_skip", "action_scale",
+    "normalize_obs", "episode_length", "episodes_per_epoch", "buffer_size", "hidden_layers",
+    "hidden_units", "critic_layer_norm", "num_skills",
 ]  # fmt: skip
 
 
@@ -587,6 +591,10 @@ def make_env(args, max_steps=None, **kwargs):
         env = gym.wrappers.FlattenObservation(env)
     check_space(args.env_id, "observations", env.observation_space)
     check_space(args.env_id, "actions", env.action_space)
+    if args.frame_skip is not None:
+        if not hasattr(env.unwrapped, "frame_skip"):
+            fail(f"--frame-skip is for MuJoCo robots, not {args.env_id}: leave it out")
+        env.unwrapped.frame_skip = args.frame_skip  # and with it dt, which x_velocity divides by
     if args.end_when_fallen:
         if robot_name(args.env_id) != "HalfCheetah":
             fail(f"--end-when-fallen is for HalfCheetah, not {args.env_id}: leave it out")

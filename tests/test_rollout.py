@@ -162,3 +162,22 @@ def test_a_cheetah_that_falls_ends_its_episode(flags, height, pitch):
         assert terminated == (bool(flags) and psd.has_fallen(env.unwrapped)) and not truncated
         ends = ends or terminated
     assert ends == (bool(flags) and pitch > 0)
+
+
+@pytest.mark.parametrize("env_id", ["Walker2d-v4", "Hopper-v5", "Ant-v4"])
+def test_a_step_of_more_physics_is_the_same_action_held_for_longer(env_id):
+    args, _ = psd.parse_args(["--env-id", env_id])
+    usual = psd.make_env(args)
+    usual.reset(seed=0)
+    usual.action_space.seed(0)
+    times = 3
+    args.frame_skip = times * usual.unwrapped.frame_skip
+    held = psd.make_env(args)
+    held.reset(seed=0)
+    assert held.unwrapped.dt == pytest.approx(times * usual.unwrapped.dt)
+    for _ in range(5):
+        action = usual.action_space.sample()
+        velocities = [usual.step(action)[-1]["x_velocity"] for _ in range(times)]
+        _, _, _, _, info = held.step(action)
+        assert (held.unwrapped.data.qpos == usual.unwrapped.data.qpos).all()
+        assert info["x_velocity"] == pytest.approx(np.mean(velocities))  # metres per second
