@@ -376,6 +376,12 @@ class Skills:
             raise ValueError(f"action_scale {self.action_scale}")
 
         env = make_task(task)
+        task_frame_skip = env.unwrapped.frame_skip
+        frame_skip = args.get("frame_skip") or task_frame_skip
+        if frame_skip % task_frame_skip != 0:
+            fail(f"{task} needs skills with a multiple of --frame-skip {task_frame_skip}")
+        self.hold_steps = frame_skip // task_frame_skip  # of the task, per action of the skill
+
         obs_dim = env.observation_space.shape[0] - 1  # without s_task
         if self.sees_position:
             obs_dim += 1
@@ -436,14 +442,15 @@ def step_together(envs, choices):
     rewards = [0.0] * len(envs)
     results = [None] * len(envs)
     active = list(range(len(envs)))  # the environments whose episode has not ended
-    for step in range(1, envs[0].skill_steps + 1):
-        seen = np.stack([skills.see(envs[i].env, envs[i].obs) for i in active])
-        actions = skills.act(seen, [choices[i] for i in active])
-        for i, action in zip(active.copy(), actions):
-            obs, reward, terminated, truncated, info = envs[i].env.step(action)
+    for step in range(envs[0].skill_steps):
+        if step % skills.hold_steps == 0:
+            seen = np.stack([skills.see(envs[i].env, envs[i].obs) for i in active])
+            actions = dict(zip(active, skills.act(seen, [choices[i] for i in active])))
+        for i in active.copy():
+            obs, reward, terminated, truncated, info = envs[i].env.step(actions[i])
             envs[i].obs = obs
             rewards[i] += reward
-            results[i] = (obs, rewards[i], terminated, truncated, info | {"steps": step})
+            results[i] = (obs, rewards[i], terminated, truncated, info | {"steps": step + 1})
             if terminated or truncated:
                 active.remove(i)
         if not active:

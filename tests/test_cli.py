@@ -178,7 +178,7 @@ gym.register("TestUnbounded-v0", lambda **kwargs: Unbounded())
         ("--env-id TestImages-v0", "TestImages-v0 has observations Box(0, 255, (8, 8, 3)"),
         ("--env-id TestUnbounded-v0", "psd.py needs bounded floats"),
         ("--env-id Ant-v4 --end-when-fallen", "--end-when-fallen is for HalfCheetah, not Ant-v4"),
-        ("--env-id Pendulum-v1 --frame-skip 2", "--frame-skip is for MuJoCo robots, not Pendulum-v1"),
+        ("--env-id Pendulum-v1 --frame-skip 2", "--frame-skip is for MuJoCo robots"),
         ("--env-id Hopper-v4 --frame-skip 0", "--frame-skip cannot be 0"),
         ("--turn-coef 1 --latent-dim 3", "turn needs --latent-dim 2, not 3"),
         ("--adaptive-gate turn --latent-dim 3", "turn needs --latent-dim 2, not 3"),

@@ -271,6 +271,25 @@ def test_a_decision_is_ten_steps_and_their_sum(walker):
     assert sum(steps) == env.unwrapped.num_steps
 
 
+def test_skills_of_longer_steps_hold_their_actions(tmp_path, monkeypatch):
+    """Trained with --frame-skip 10, a skill acts at every second step of a task with 5."""
+    args, agent, _ = save_skills(psd, tmp_path / "a", "HalfCheetah-v4", "--frame-skip", "10")
+    skills = ppo.Skills(ppo.load_skills("a"), HURDLES[0], "cpu")
+    env = ppo.SkillEnv(ppo.make_task(HURDLES[0]), skills, 7)
+    seen = []
+    step = ppo.gym.Wrapper.step
+    monkeypatch.setattr(env.env, "step", lambda a: seen.append(a) or step(env.env, a))
+    env.reset(seed=1)
+    env.step(3)
+    assert len(seen) == 7  # in pairs; the last action is cut short by the end of the decision
+    changes = [not np.array_equal(a, b) for a, b in zip(seen, seen[1:])]
+    assert changes == [False, True, False, True, False, True]
+
+    save_skills(psd, tmp_path / "b", "HalfCheetah-v4", "--frame-skip", "7")
+    with pytest.raises(SystemExit, match="needs skills with a multiple of --frame-skip 5"):
+        ppo.Skills(ppo.load_skills("b"), HURDLES[0], "cpu")
+
+
 # ---------------------------------------------- PPO -----------------------------------------------
 class Chain(gym.Env):
     """Choices as actions: `pay(t, state, choice)` gives reward and next state."""
@@ -298,6 +317,7 @@ class Direct:
     """Skills whose action is their number."""
 
     names = [str(i) for i in range(16)]
+    hold_steps = 1
 
     def see(self, env, obs):
         return obs[:-1]
