@@ -27,8 +27,9 @@ networks are conditioned on, here Embed(L). NOTE(paper) marks what the paper lea
 this script does there.
 
 Not in the paper, and without effect by default: turn, regularity and rhythm_reward
-(docs/traps.md), --psd-coef, --ext-in-turn, --anneal-lr, --final-entropy, --critic-layer-norm,
---adaptive-gate, --action-scale, --end-when-fallen, --frame-skip, --normalize-obs, --preset cpu.
+(docs/traps.md), --psd-coef, --balance-epochs, --ext-in-turn, --anneal-lr, --final-entropy,
+--critic-layer-norm, --adaptive-gate, --action-scale, --end-when-fallen, --frame-skip,
+--normalize-obs, --preset cpu.
 """
 
 import argparse
@@ -150,6 +151,8 @@ class Args:
     """ours; above 0 the reward is turn (turn_coef + psd_coef r_PSD + regularity_coef regularity)"""
     regularity_coef: float = 0.0
     """coefficient of regularity, times turn (ours); its decoder has phi's rate and batch size"""
+    balance_epochs: int = 0
+    """epochs at first that pay turn and r_ext alone, so that a robot learns to stand (ours)"""
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
     ext_in_turn: bool = False
@@ -237,21 +240,21 @@ CPU_PRESET = {
     "updates_per_epoch": 128,
     "total_epochs": 500,
 }
-# Robots that must balance. With the values above a walker learned to fall regularly. So here are no
-# r_PSD, less regularity, exploration that does not fade, a large buffer, and r_ext added. The
-# horizon is long: a mistake leads to a fall many steps later.
-FALLING_PRESET = {
-    "buffer_size": 500_000,
-    "final_entropy": 1.0,
+# Robots that must balance. They stand first (balance_epochs): a fall is regular, too. One action per
+# 20 ms instead of 8, so that a stride takes 20 to 60 steps. A mistake leads to a fall many steps
+# later, so the horizon is long, and r_ext is added: as a factor it makes a walker fall forward.
+BALANCING_PRESET = {
+    "frame_skip": 10,
+    "episode_length": 200,
+    "buffer_size": 200_000,
     "gamma": 0.99,
-    "psd_coef": 0.0,
-    "regularity_coef": 2.0,
-    "ext_coef": 1.0,
-    "L_min": 20,
-    "L_max": 60,
-    "num_periods": 9,
+    "ext_coef": 2.0,
+    "balance_epochs": 140,
+    "L_min": 10,
+    "L_max": 30,
+    "num_periods": 6,
     "updates_per_epoch": 256,
-    "total_epochs": 1000,
+    "total_epochs": 700,
 }
 CPU_PRESET_BY_ROBOT = {
     "HalfCheetah": {
@@ -266,9 +269,9 @@ CPU_PRESET_BY_ROBOT = {
         "L_max": 24,
         "num_periods": 10,
     },
-    "Walker2d": FALLING_PRESET,
-    "Hopper": FALLING_PRESET,
-    "Humanoid": FALLING_PRESET,
+    "Walker2d": BALANCING_PRESET,
+    "Hopper": BALANCING_PRESET,
+    "Humanoid": BALANCING_PRESET,
     "Pendulum": {
         "normalize_obs": False,
         "buffer_size": 500_000,
@@ -286,6 +289,7 @@ CPU_PRESET_BY_ROBOT = {
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "ext_coef", "gamma"]
 MAY_BE_ZERO += ["psd_coef", "turn_coef", "regularity_coef", "capture_video_every"]
+MAY_BE_ZERO += ["balance_epochs"]
 AT_MOST = {  # what makes sense, or fits into memory
     "gamma": 1,
     "tau": 1,
@@ -496,24 +500,22 @@ def decode(agent, phi, L, skill):
 
 
 def decoding_error(decoded, obs, variance):
-    """Ours: (decoded - obs)^2 / variance, the mean over the dimensions that move, (B,). The
-    variance is that of a dimension, (obs_dim,), or that under each sample's L, (B, obs_dim)."""
-    moves = obs.var(dim=0) > 1e-6  # (obs_dim,)
-    variance = variance.clamp(min=1e-6)  # no 0/0 where nothing moves
-    error = torch.where(moves, (decoded - obs) ** 2 / variance, 0.0)
-    return error.sum(dim=-1) / moves.sum().clamp(min=1)
+    """Ours: ||decoded - obs||^2 / variance, (B,), the share of the variance that the decoder leaves
+    unexplained. The variance is summed over the dimensions: of all samples, or under each L."""
+    squared_error = ((decoded - obs) ** 2).sum(dim=-1)
+    return squared_error / variance.clamp(min=1e-6)  # no 0/0 where nothing moves
 
 
 def variance_by_period(obs, L):
-    """Ours: the variance of each dimension among the samples with the same L, (B, obs_dim), plus
+    """Ours: the variance among the samples with the same L, summed over the dimensions, (B,), plus
     1 % of that among all: a skill at rest has almost none of its own."""
     same = same_period(L).to(obs.dtype)  # (B, B)
     count = same.sum(dim=-1, keepdim=True)
     mean = same @ obs / count
     mean_square = same @ obs**2 / count
-    variance = (mean_square - mean**2).clamp(min=0.0)
+    variance = (mean_square - mean**2).clamp(min=0.0)  # (B, obs_dim)
     unbiased = variance * count / (count - 1).clamp(min=1)  # as torch's var
-    return unbiased + 0.01 * obs.var(dim=0)
+    return (unbiased + 0.01 * obs.var(dim=0)).sum(dim=-1)
 
 
 def regularity(decoded, obs, L):
@@ -527,14 +529,15 @@ def regularity(decoded, obs, L):
 def rhythm_reward(agent, batch, phi_s, phi_next, r_psd, ext_reward, args):
     """Ours: turn (turn_coef + psd_coef r_PSD + regularity_coef regularity) (1 + ext_reward), the
     last factor with --ext-in-turn, + ext_reward without. In the product neither r_PSD nor
-    regularity pays much for a circle that is too small or too fast."""
+    regularity pays much for a circle that is too small or too fast. In the first --balance-epochs
+    (rhythm_weight 0) neither is paid: a fall is regular, too, and is learned before standing."""
     in_turn = turn(phi_s, phi_next, batch.period)
     metrics = {"psd/turn": in_turn.mean()}
-    factor = args.turn_coef + args.psd_coef * r_psd
+    factor = args.turn_coef + agent.rhythm_weight * args.psd_coef * r_psd
     if args.regularity_coef > 0:
         decoded = decode(agent, phi_next, batch.period, batch.skill)
         regular = regularity(decoded, batch.next_obs, batch.period)
-        factor += args.regularity_coef * regular
+        factor += agent.rhythm_weight * args.regularity_coef * regular
         metrics["psd/regularity"] = regular.mean()
     if args.ext_in_turn:
         # r_ext has no lower bound: this is negative for moving backwards faster than v*/ext_coef
@@ -637,6 +640,7 @@ class Agent(nn.Module):
         # NOTE(paper): the first temperature and the target entropy are open. Usual values of SAC
         self.log_alpha = nn.Parameter(torch.zeros(()))  # a temperature of 1
         self.target_entropy = -float(action_dim)
+        self.rhythm_weight = 1.0  # ours; `train` sets 0 in the first --balance-epochs
         if args.regularity_coef > 0:
             self.decoder = MLP(args.latent_dim + args.embed_dim, layers, units, obs_dim)
         self.device = torch.device(device)
@@ -713,7 +717,7 @@ def update(agent, buffer, args, train_phi=True):
         if args.regularity_coef > 0:  # ours: train the decoder; no gradient reaches the encoder.
             # The last L states of an episode are never s_t, so the decoder never sees a fall
             decoded = decode(agent, phi_s.detach(), L, skill)
-            decoder_loss = decoding_error(decoded, obs[0], obs[0].var(dim=0)).mean()
+            decoder_loss = decoding_error(decoded, obs[0], obs[0].var(dim=0).sum()).mean()
             agent.optimizers["decoder"].zero_grad()
             decoder_loss.backward()
             agent.optimizers["decoder"].step()
@@ -1536,6 +1540,7 @@ def train(args, checkpoint, progress, run_dir):
             if args.anneal_lr:
                 anneal_learning_rates(agent, 1 - epoch / args.total_epochs)
             lower_target_entropy(agent, epoch / args.total_epochs, args.final_entropy)
+            agent.rhythm_weight = 0.0 if epoch < args.balance_epochs else 1.0
 
             # Lines 8 to 10: update phi and pi; phi once there is an episode of at least L steps.
             # NOTE(paper): the steps of phi and pi alternate

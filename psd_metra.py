@@ -40,8 +40,9 @@ networks are conditioned on, here (Embed(L), z). NOTE(paper) marks what the pape
 open, and what this script does there.
 
 Not in the paper, and without effect by default: turn, regularity and rhythm_reward
-(docs/traps.md), --ext-in-turn, --anneal-lr, --final-entropy, --critic-layer-norm,
---adaptive-gate, --action-scale, --end-when-fallen, --frame-skip, --normalize-obs, --preset cpu.
+(docs/traps.md), --balance-epochs, --ext-in-turn, --anneal-lr, --final-entropy,
+--critic-layer-norm, --adaptive-gate, --action-scale, --end-when-fallen, --frame-skip,
+--normalize-obs, --preset cpu.
 """
 
 import argparse
@@ -161,6 +162,8 @@ class Args:
     """ours; above 0 the reward is turn (turn_coef + psd_coef r_PSD + regularity_coef regularity)"""
     regularity_coef: float = 0.0
     """coefficient of regularity, times turn (ours); its decoder has phi's rate and batch size"""
+    balance_epochs: int = 0
+    """epochs at first that pay turn and r_ext alone, so that a robot learns to stand (ours)"""
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
     ext_in_turn: bool = False
@@ -277,7 +280,7 @@ CPU_PRESET_BY_ROBOT = {
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "ext_coef", "gamma"]
 MAY_BE_ZERO += ["psd_coef", "turn_coef", "regularity_coef", "capture_video_every"]
-MAY_BE_ZERO += ["position_dim", "epsilon_m"]
+MAY_BE_ZERO += ["balance_epochs", "position_dim", "epsilon_m"]
 AT_MOST = {  # what makes sense, or fits into memory
     "gamma": 1,
     "tau": 1,
@@ -549,24 +552,22 @@ def decode(agent, phi, L, skill):
 
 
 def decoding_error(decoded, obs, variance):
-    """Ours: (decoded - obs)^2 / variance, the mean over the dimensions that move, (B,). The
-    variance is that of a dimension, (obs_dim,), or that under each sample's L, (B, obs_dim)."""
-    moves = obs.var(dim=0) > 1e-6  # (obs_dim,)
-    variance = variance.clamp(min=1e-6)  # no 0/0 where nothing moves
-    error = torch.where(moves, (decoded - obs) ** 2 / variance, 0.0)
-    return error.sum(dim=-1) / moves.sum().clamp(min=1)
+    """Ours: ||decoded - obs||^2 / variance, (B,), the share of the variance that the decoder leaves
+    unexplained. The variance is summed over the dimensions: of all samples, or under each L."""
+    squared_error = ((decoded - obs) ** 2).sum(dim=-1)
+    return squared_error / variance.clamp(min=1e-6)  # no 0/0 where nothing moves
 
 
 def variance_by_period(obs, L):
-    """Ours: the variance of each dimension among the samples with the same L, (B, obs_dim), plus
+    """Ours: the variance among the samples with the same L, summed over the dimensions, (B,), plus
     1 % of that among all: a skill at rest has almost none of its own."""
     same = same_period(L).to(obs.dtype)  # (B, B)
     count = same.sum(dim=-1, keepdim=True)
     mean = same @ obs / count
     mean_square = same @ obs**2 / count
-    variance = (mean_square - mean**2).clamp(min=0.0)
+    variance = (mean_square - mean**2).clamp(min=0.0)  # (B, obs_dim)
     unbiased = variance * count / (count - 1).clamp(min=1)  # as torch's var
-    return unbiased + 0.01 * obs.var(dim=0)
+    return (unbiased + 0.01 * obs.var(dim=0)).sum(dim=-1)
 
 
 def regularity(decoded, obs, L):
@@ -580,14 +581,15 @@ def regularity(decoded, obs, L):
 def rhythm_reward(agent, batch, phi_s, phi_next, r_psd, ext_reward, args):
     """Ours: turn (turn_coef + psd_coef r_PSD + regularity_coef regularity) (1 + ext_reward), the
     last factor with --ext-in-turn, + ext_reward without. In the product neither r_PSD nor
-    regularity pays much for a circle that is too small or too fast."""
+    regularity pays much for a circle that is too small or too fast. In the first --balance-epochs
+    (rhythm_weight 0) neither is paid: a fall is regular, too, and is learned before standing."""
     in_turn = turn(phi_s, phi_next, batch.period)
     metrics = {"psd/turn": in_turn.mean()}
-    factor = args.turn_coef + args.psd_coef * r_psd
+    factor = args.turn_coef + agent.rhythm_weight * args.psd_coef * r_psd
     if args.regularity_coef > 0:
         decoded = decode(agent, phi_next, batch.period, batch.skill)
         regular = regularity(decoded, batch.next_obs, batch.period)
-        factor += args.regularity_coef * regular
+        factor += agent.rhythm_weight * args.regularity_coef * regular
         metrics["psd/regularity"] = regular.mean()
     if args.ext_in_turn:
         # r_ext has no lower bound: this is negative for moving backwards faster than v*/ext_coef
@@ -702,6 +704,7 @@ class Agent(nn.Module):
         # NOTE(paper): the first temperature and the target entropy are open. Usual values of SAC
         self.log_alpha = nn.Parameter(torch.zeros(()))  # a temperature of 1
         self.target_entropy = -float(action_dim)
+        self.rhythm_weight = 1.0  # ours; `train` sets 0 in the first --balance-epochs
         if args.regularity_coef > 0:
             # What phi_L sees: its inputs are the decoder's outputs, its conditions are shared
             condition_dim = phi_size_in - local_dim
@@ -786,7 +789,7 @@ def update(agent, buffer, args, train_phi=True):
             # The last L states of an episode are never s_t, so the decoder never sees a fall
             local_obs = obs[0, :, args.position_dim :]  # (B, local_dim)
             decoded = decode(agent, phi_s.detach(), L, skill)
-            decoder_loss = decoding_error(decoded, local_obs, local_obs.var(dim=0)).mean()
+            decoder_loss = decoding_error(decoded, local_obs, local_obs.var(dim=0).sum()).mean()
             agent.optimizers["decoder"].zero_grad()
             decoder_loss.backward()
             agent.optimizers["decoder"].step()
@@ -1642,6 +1645,7 @@ def train(args, checkpoint, progress, run_dir):
             if args.anneal_lr:
                 anneal_learning_rates(agent, 1 - epoch / args.total_epochs)
             lower_target_entropy(agent, epoch / args.total_epochs, args.final_entropy)
+            agent.rhythm_weight = 0.0 if epoch < args.balance_epochs else 1.0
 
             # Lines 9 to 13: update all; phi_L once there is an episode of at least L steps.
             # NOTE(paper): the steps of phi and pi alternate

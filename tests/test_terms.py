@@ -173,16 +173,20 @@ def test_steps_against_the_rest_earn_next_to_nothing():
     assert turned[back].max() < 0.01 and turned[~back].min() == pytest.approx(1, abs=1e-4)
 
 
-def test_a_dimension_that_does_not_move_counts_for_nothing():
-    obs = torch.randn(100, 3)
-    obs[:, 1] = 7.0
+def test_the_decoding_error_is_the_unexplained_share_of_the_variance():
+    """A joint that is held against its stop moves by noise alone, and counts for next to nothing:
+    the average of one share per dimension would be 0.5 here."""
+    torch.manual_seed(0)
+    obs = torch.randn(1000, 2)
+    obs[:, 1] *= 0.01
     decoded = obs.clone()
-    decoded[:, 1] += 5.0
-    period = torch.full((100,), 5.0)
-    assert (psd.regularity(decoded, obs, period) == 1).all()
-    decoded[:, 0] = obs[:, 0].mean()  # one of two dimensions unknown
-    error = psd.decoding_error(decoded, obs, obs.var(dim=0))
-    assert error.mean() == pytest.approx(0.5, abs=0.01)
+    variance = obs.var(dim=0).sum()
+    decoded[:, 1] = obs[:, 1].mean()  # nothing known of the noise
+    assert psd.decoding_error(decoded, obs, variance).mean() < 0.001
+    decoded[:, 0] = obs[:, 0].mean()  # nothing known at all
+    assert psd.decoding_error(decoded, obs, variance).mean() == pytest.approx(1.0, abs=0.01)
+    still = torch.zeros(10, 2)
+    assert (psd.decoding_error(still, still, still.var(dim=0).sum()) == 0).all()
 
 
 def test_variance_is_that_of_the_skill_itself():
@@ -193,10 +197,10 @@ def test_variance_is_that_of_the_skill_itself():
     period = torch.tensor([5.0] * 149 + [9.0] * 150 + [20.0])
     obs[period == 9] *= 0.2
     found = psd.variance_by_period(obs, period)
-    floor = 0.01 * obs.var(dim=0)
+    floor = 0.01 * obs.var(dim=0).sum()
     for L in (5.0, 9.0):
-        own = obs[period == L].var(dim=0) + floor
-        torch.testing.assert_close(found[period == L], own.expand((period == L).sum(), -1))
+        own = obs[period == L].var(dim=0).sum() + floor
+        torch.testing.assert_close(found[period == L], own.expand((period == L).sum()))
     torch.testing.assert_close(found[-1], floor)
     mean = obs[period == 9].mean(dim=0)
     decoded = torch.where((period == 9)[:, None], mean, obs)  # the phase says nothing of skill 9
@@ -206,14 +210,17 @@ def test_variance_is_that_of_the_skill_itself():
     assert regular[period == 9].mean() < 0.35
 
 
-@pytest.mark.parametrize("coefficient", [0.0, 2.0])
-def test_the_reward_of_an_update(coefficient, tiny_args, make_agent_and_buffer, monkeypatch):
+@pytest.mark.parametrize("coefficient, weight", [(0.0, 1.0), (2.0, 1.0), (2.0, 0.0)])
+def test_the_reward_of_an_update(
+    coefficient, weight, tiny_args, make_agent_and_buffer, monkeypatch
+):
     """The terms add up; the decoder trains, does not touch the encoder, and is not there without a
-    coefficient."""
+    coefficient. With a weight of 0, as in the first --balance-epochs, turn and r_ext are left."""
     tiny_args.psd_coef, tiny_args.turn_coef = 0.5, 3.0
     tiny_args.regularity_coef, tiny_args.latent_dim = coefficient, 2
     tiny_args.ext_coef, tiny_args.v_star, tiny_args.ext_in_turn = 2.0, 0.5, coefficient > 0
     agent, buffer = make_agent_and_buffer(tiny_args)
+    agent.rhythm_weight = weight
     assert hasattr(agent, "decoder") == ("decoder" in agent.optimizers) == (coefficient > 0)
     seen = {}
     real_loss = psd.critic_loss
@@ -230,13 +237,14 @@ def test_the_reward_of_an_update(coefficient, tiny_args, make_agent_and_buffer, 
         phi_s = agent.phi(batch.obs, batch.skill)
         phi_next = agent.phi(batch.next_obs, batch.skill)
         turned = psd.turn(phi_s, phi_next, period)
-        expected = turned * (3.0 + 0.5 * psd.psd_reward(phi_s, phi_next, period, tiny_args.kappa))
+        r_psd = psd.psd_reward(phi_s, phi_next, period, tiny_args.kappa)
+        expected = turned * (3.0 + weight * 0.5 * r_psd)
         r_ext = 2.0 * (batch.velocity / 0.5).clamp(max=1)
         if coefficient:
             scaled = phi_next * 2 / period[:, None]
             decoded = agent.decoder(torch.cat([scaled, batch.skill], dim=1))
             regular = psd.regularity(decoded, batch.next_obs, period)
-            expected = (expected + turned * coefficient * regular) * (1 + r_ext)
+            expected = (expected + turned * weight * coefficient * regular) * (1 + r_ext)
         else:
             expected += r_ext
     torch.testing.assert_close(seen["reward"], expected)
@@ -260,10 +268,28 @@ def test_the_decoder_learns_a_closed_curve_and_not_a_wound_one():
         period = torch.full((len(phi),), float(L))
         for _ in range(300):
             decoded = psd.decode(agent, phi, period, rows)
-            loss = psd.decoding_error(decoded, states, states.var(dim=0)).mean()
+            loss = psd.decoding_error(decoded, states, states.var(dim=0).sum()).mean()
             agent.optimizers["decoder"].zero_grad()
             loss.backward()
             agent.optimizers["decoder"].step()
         decoded = psd.decode(agent, phi, period, rows).detach()
         found[wind] = psd.regularity(decoded, states, period).mean().item()
     assert found[1] > 0.97 and found[2] < 0.1
+
+
+def test_balance_epochs_come_first(tmp_path, monkeypatch):
+    """`train` pays turn and r_ext alone for the first --balance-epochs, also after a resume."""
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    real_update = psd.update
+
+    def spy(agent, *rest):
+        seen.append(agent.rhythm_weight)
+        return real_update(agent, *rest)
+
+    monkeypatch.setattr(psd, "update", spy)
+    flags = "--env-id Pendulum-v1 --episodes-per-epoch 1 --updates-per-epoch 1 --hidden-units 8 "
+    flags += "--batch-size 8 --phi-batch-size 8 --buffer-size 400 --turn-coef 1 --latent-dim 2 "
+    psd.main((flags + "--balance-epochs 3 --total-epochs 2 --run-name one").split())
+    psd.main("--resume runs/one --total-epochs 5".split())
+    assert seen == [0.0, 0.0, 0.0, 1.0, 1.0]
