@@ -240,8 +240,8 @@ CPU_PRESET = {
     "updates_per_epoch": 128,
     "total_epochs": 500,
 }
-# Robots that must balance. They stand first (balance_epochs): a fall is regular, too. One action per
-# 20 ms instead of 8, so that a stride takes 20 to 60 steps. A mistake leads to a fall many steps
+# Robots that must balance stand first (balance_epochs), because a fall is regular, too. They act
+# every 20 ms instead of 8, so that a stride is 20 to 60 steps. A mistake leads to a fall many steps
 # later, so the horizon is long, and r_ext is added: as a factor it makes a walker fall forward.
 BALANCING_PRESET = {
     "frame_skip": 10,
@@ -262,12 +262,14 @@ CPU_PRESET_BY_ROBOT = {
         "ext_coef": 2.0,
         "ext_in_turn": True,
     },
-    "Ant": {
+    "Ant": {  # one action per 30 ms instead of 50, so that L = 5 to 20 are strides of 0.3 to 1.2 s
+        "frame_skip": 3,
+        "gamma": 0.97,
         "ext_coef": 2.0,
         "ext_in_turn": True,
-        "L_min": 6,
-        "L_max": 24,
-        "num_periods": 10,
+        "num_periods": 8,
+        "updates_per_epoch": 192,
+        "total_epochs": 600,
     },
     "Walker2d": BALANCING_PRESET,
     "Hopper": BALANCING_PRESET,

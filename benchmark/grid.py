@@ -78,10 +78,10 @@ GRIDS["presets"] = {
     f"{robot}_s{seed}": f"{PRESET.format(robot)} --total-epochs {epochs} --seed {seed}"
     for robot, epochs, seeds in [
         ("HalfCheetah", 500, 5),
-        ("Ant", 1000, 3),
-        ("Walker2d", 1000, 3),
-        ("Hopper", 1000, 3),
-        ("Humanoid", 1000, 3),
+        ("Ant", 600, 3),
+        ("Walker2d", 700, 3),
+        ("Hopper", 700, 3),
+        ("Humanoid", 700, 3),
     ]
     for seed in range(1, seeds + 1)
 }
@@ -115,7 +115,7 @@ GRIDS["adaptive"] = {
     f"--adaptive-interval 80 --adaptive-gate {gate} {own} --seed {seed}"
     for robot, own in [
         ("HalfCheetah", "--L-min 10 --L-max 10 --total-epochs 500"),
-        ("Walker2d", "--L-min 70 --L-max 70 --adaptive-step 2 --total-epochs 1000"),
+        ("Walker2d", "--L-min 18 --L-max 18 --total-epochs 700"),
     ]
     for gate, seed in itertools.product(["r_psd", "turn"], [1, 2])
 }
