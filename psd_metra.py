@@ -39,10 +39,10 @@ Names: `period` is the paper's period variable L (the motion takes 2L steps); `s
 networks are conditioned on, here (Embed(L), z). NOTE(paper) marks what the paper leaves
 open, and what this script does there.
 
-Not in the paper, and without effect by default: turn, regularity and rhythm_reward
-(docs/traps.md), --balance-epochs, --ext-in-turn, --anneal-lr, --final-entropy,
---critic-layer-norm, --adaptive-gate, --action-scale, --end-when-fallen, --frame-skip,
---normalize-obs, --preset cpu.
+Not in the paper, and without effect by default: turn and regularity (--turn-coef,
+--regularity-coef, --psd-coef; docs/traps.md), --balance-epochs, --ext-in-turn, --anneal-lr,
+--final-entropy, --critic-layer-norm, --adaptive-gate, --action-scale, --end-when-fallen,
+--frame-skip, --normalize-obs, --preset cpu.
 """
 
 import argparse
@@ -125,7 +125,7 @@ class Args:
     end_when_fallen: bool = False
     """end a HalfCheetah's episode when it lies, or tilts by more than 0.8 rad (ours)"""
     frame_skip: int | None = None
-    """physics steps per environment step, in which L counts (None: Gymnasium's; ours)"""
+    """physics steps per environment step, the unit of L (None: by preset, or Gymnasium's; ours)"""
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     normalize_obs: bool = False
@@ -159,15 +159,15 @@ class Args:
     kappa: float = 10.0
     """sharpness of r_PSD, Eq. (8)"""
     turn_coef: float = 0.0
-    """ours; above 0 the reward is turn (turn_coef + psd_coef r_PSD + regularity_coef regularity)"""
+    """ours; above 0, the reward of `rhythm_reward` replaces psd_coef r_PSD + ext_coef r_ext"""
     regularity_coef: float = 0.0
     """coefficient of regularity, times turn (ours); its decoder has phi's rate and batch size"""
     balance_epochs: int = 0
-    """epochs at first that pay turn and r_ext alone, so that a robot learns to stand (ours)"""
+    """first epochs, which pay turn and r_ext alone, for a robot to stand; needs turn_coef (ours)"""
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
     ext_in_turn: bool = False
-    """multiply this reward by 1 + ext_coef r_ext, instead of adding ext_coef r_ext (ours)"""
+    """in `rhythm_reward`, multiply by 1 + ext_coef r_ext instead of adding ext_coef r_ext (ours)"""
     v_star: float | None = None
     """v*, the forward velocity at which r_ext reaches 1 (None: by robot)"""
 
@@ -219,7 +219,7 @@ class Args:
     tau: float = 0.005
     """step of the target critics towards the critics; 1 minus the paper's smoothing coefficient"""
     anneal_lr: bool = False
-    """decay all learning rates linearly to 0 at --total-epochs (ours); more epochs raise them"""
+    """decay all learning rates linearly to 0 at --total-epochs (ours)"""
     final_entropy: float = 1.0
     """move the target entropy linearly from -|A| to -final_entropy |A| at --total-epochs (ours)"""
 
@@ -278,9 +278,11 @@ CPU_PRESET_BY_ROBOT = {
 }
 
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
-MAY_BE_ZERO = ["seed", "k", "lam_1", "lam_2", "epsilon", "ext_coef", "gamma"]
-MAY_BE_ZERO += ["psd_coef", "turn_coef", "regularity_coef", "capture_video_every"]
-MAY_BE_ZERO += ["balance_epochs", "position_dim", "epsilon_m"]
+MAY_BE_ZERO = [
+    "seed", "k", "lam_1", "lam_2", "epsilon", "ext_coef", "gamma", "psd_coef", "turn_coef",
+    "regularity_coef", "balance_epochs", "capture_video_every",
+]  # fmt: skip
+MAY_BE_ZERO += ["position_dim", "epsilon_m"]
 AT_MOST = {  # what makes sense, or fits into memory
     "gamma": 1,
     "tau": 1,
@@ -475,7 +477,7 @@ def adapt_bounds(bounds, R_min, R_max, T, args):
 def period_return(envs, agent, L, progress, args):
     """R_L of Section 3.4: the sum of r_PSD over an episode, averaged over several episodes. With
     --adaptive-gate turn (ours) the sum of turn, which is low on a circle that is too fast."""
-    # NOTE(paper): does not say how to act. Here deterministically, from seeds of their own.
+    # NOTE(paper): how to act is open. Here deterministically, from other seeds than training
     num_episodes = args.adaptive_episodes
     period = torch.full((num_episodes,), float(L), device=agent.device)
     # A generator of their own: evaluations share directions, and training is not disturbed
@@ -513,8 +515,8 @@ def latent_statistics(phi, L, kappa):
 
 # -------------------------------- Ours, off by default --------------------------------
 def same_period(L):
-    """Ours: which samples of a batch have the same L, (B, B), as 1 and 0."""
-    return (L[:, None] == L).to(L.dtype)
+    """Ours: which samples of a batch have the same L, (B, B)."""
+    return L[:, None] == L
 
 
 def turning_direction(phi_s, phi_next, L):
@@ -552,15 +554,16 @@ def decode(agent, phi, L, skill):
 
 
 def decoding_error(decoded, obs, variance):
-    """Ours: ||decoded - obs||^2 / variance, (B,), the share of the variance that the decoder leaves
-    unexplained. The variance is summed over the dimensions: of all samples, or under each L."""
+    """Ours: ||decoded - obs||^2 / variance, (B,). Its mean is the share of the variance that the
+    decoder leaves unexplained. `variance` is summed over the dimensions: that of all samples, (),
+    in the decoder's loss, and that under each sample's L, (B,), in `regularity`."""
     squared_error = ((decoded - obs) ** 2).sum(dim=-1)
     return squared_error / variance.clamp(min=1e-6)  # no 0/0 where nothing moves
 
 
 def variance_by_period(obs, L):
-    """Ours: the variance among the samples with the same L, summed over the dimensions, (B,), plus
-    1 % of that among all: a skill at rest has almost none of its own."""
+    """Ours: for each sample, the variance of the states with the same L, summed over dimensions,
+    (B,). 1 % of the variance of the whole batch is added: a skill at rest has almost none."""
     same = same_period(L).to(obs.dtype)  # (B, B)
     count = same.sum(dim=-1, keepdim=True)
     mean = same @ obs / count
@@ -571,18 +574,18 @@ def variance_by_period(obs, L):
 
 
 def regularity(decoded, obs, L):
-    """Ours: 1 - the decoding error, at least 0, where an error of about 1 is that of guessing the
-    mean of the same L. It is 1 if the decoder recovers the state from the latent. It is low if the
-    latent goes round twice per cycle of the state, for then two states share one latent."""
+    """Ours: max(0, 1 - decoding error), (B,). 1 if the decoder recovers the state from the latent.
+    Low if it knows no more than the mean state of that L (an error of 1 on average), as where the
+    latent goes round twice per cycle of the state, and two states share one latent."""
     error = decoding_error(decoded, obs, variance_by_period(obs, L))
     return (1 - error).clamp(min=0.0)
 
 
 def rhythm_reward(agent, batch, phi_s, phi_next, r_psd, ext_reward, args):
     """Ours: turn (turn_coef + psd_coef r_PSD + regularity_coef regularity) (1 + ext_reward), the
-    last factor with --ext-in-turn, + ext_reward without. In the product neither r_PSD nor
-    regularity pays much for a circle that is too small or too fast. In the first --balance-epochs
-    (rhythm_weight 0) neither is paid: a fall is regular, too, and is learned before standing."""
+    last factor with --ext-in-turn, + ext_reward without. Times turn, neither r_PSD nor regularity
+    pays much on a circle that is too small or too fast. In the first --balance-epochs both have the
+    weight 0, because a robot learns a regular fall sooner than to stand."""
     in_turn = turn(phi_s, phi_next, batch.period)
     metrics = {"psd/turn": in_turn.mean()}
     factor = args.turn_coef + agent.rhythm_weight * args.psd_coef * r_psd
@@ -677,7 +680,8 @@ class Critic(nn.ModuleList):
 
 
 class Agent(nn.Module):
-    """All that a gradient step changes: networks, temperature, and their optimisers."""
+    """All that a gradient step changes, networks, temperature and optimisers; and two numbers that
+    `train` sets in every epoch, target_entropy and rhythm_weight."""
 
     def __init__(self, args, obs_dim, action_space, device):
         super().__init__()
@@ -785,8 +789,7 @@ def update(agent, buffer, args, train_phi=True):
         agent.optimizers["phi"].step()
         metrics.update(phi_metrics)
 
-        if args.regularity_coef > 0:  # ours: train the decoder; no gradient reaches the encoder.
-            # The last L states of an episode are never s_t, so the decoder never sees a fall
+        if args.regularity_coef > 0:  # ours: train the decoder; no gradient reaches the encoder
             local_obs = obs[0, :, args.position_dim :]  # (B, local_dim)
             decoded = decode(agent, phi_s.detach(), L, skill)
             decoder_loss = decoding_error(decoded, local_obs, local_obs.var(dim=0).sum()).mean()
@@ -1026,7 +1029,7 @@ def check_velocity(env, args):
         env.action_space.seed(args.seed)
         info = env.step(env.action_space.sample())[-1]
         if "x_velocity" not in info:
-            fail(f"{args.env_id} reports no x_velocity for r_ext: leave --ext-coef out")
+            fail(f"{args.env_id} reports no x_velocity for r_ext: set --ext-coef 0")
 
 
 def observation_statistics(env, args, num_steps=10_000):

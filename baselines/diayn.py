@@ -105,7 +105,7 @@ class Args:
     end_when_fallen: bool = False
     """end a HalfCheetah's episode when it lies, or tilts by more than 0.8 rad (ours)"""
     frame_skip: int | None = None
-    """physics steps per environment step, in which L counts (None: Gymnasium's; ours)"""
+    """physics steps per environment step, the unit of L (None: by preset, or Gymnasium's; ours)"""
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     normalize_obs: bool = False
@@ -578,7 +578,7 @@ def check_velocity(env, args):
         env.action_space.seed(args.seed)
         info = env.step(env.action_space.sample())[-1]
         if "x_velocity" not in info:
-            fail(f"{args.env_id} reports no x_velocity for r_ext: leave --ext-coef out")
+            fail(f"{args.env_id} reports no x_velocity for r_ext: set --ext-coef 0")
 
 
 def observation_statistics(env, args, num_steps=10_000):
