@@ -109,6 +109,16 @@ GRIDS["terms"] = variants(
     constant_rates="--no-anneal-lr",
     plain_critics="--no-critic-layer-norm",
 )
+# What lets Walker2d stand and keep time, at its preset's 179,200 gradient steps
+GRIDS["walking"] = variants(
+    PRESET.format("Walker2d"),
+    epochs=700,
+    seeds=[1, 2, 3],
+    preset="",
+    paper=f"{PAPER_REWARD} --balance-epochs 0",
+    no_balance="--balance-epochs 0",
+    steps_of_8_ms="--frame-skip 4 --episode-length 400 --L-min 25 --L-max 75",
+)
 # Figure 9: from one L, with a gate on r_PSD, as in the paper, and on turn
 GRIDS["adaptive"] = {
     f"{robot}_{gate}_s{seed}": f"{PRESET.format(robot)} --adaptive-sampling --num-periods 16 "

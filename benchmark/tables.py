@@ -25,6 +25,7 @@ import plot  # noqa: E402
 
 RESULTS = {  # robot -> folders below results/, one per seed
     "HalfCheetah-v4": ["halfcheetah", *(f"halfcheetah_s{seed}" for seed in (2, 3, 4, 5))],
+    "Walker2d-v4": ["walker2d"],
     "Ant-v4": ["ant"],
     "Pendulum-v1": ["pendulum"],
 }
@@ -56,6 +57,7 @@ class Result:
     folder: str
     seed: int
     periods: list  # the trained L
+    dt: float  # seconds per environment step
     num_true: int
     return_error: float
     upright: float | None
@@ -81,6 +83,7 @@ def read_result(folder):
         folder=folder,
         seed=evaluation["args"]["seed"],
         periods=[skill["L"] for skill in skills],
+        dt=evaluation["dt"],
         num_true=summary["trained_within_5_percent"],
         return_error=summary["trained_return_error"],
         upright=summary["trained_upright"],
@@ -95,6 +98,12 @@ def periods_text(periods):
     """5, 6, … 20."""
     first, second, *_, last = periods
     return f"{first}, {second}, … {last}"
+
+
+def cycle_text(result):
+    """How long a cycle of 2L is, for the smallest and the largest L."""
+    seconds = [2 * L * result.dt for L in result.periods]
+    return range_text(seconds, "{:.1f}") + " s"
 
 
 def upright_text(results):
@@ -119,7 +128,9 @@ def range_text(values, form):
 
 def robots_table(groups):
     """One row per robot: what its seeds gave."""
-    header = "robot, full motors | L | true, by seed | return error | upright | speed, m/s"
+    header = (
+        "robot, full motors | L | 2L lasts | true, by seed | return error | upright | speed, m/s"
+    )
     lines = [f"{header} | gradient steps | minutes".split(" | ")]
     for robot, results in groups.items():
         counts = ", ".join(str(result.num_true) for result in results)
@@ -128,6 +139,7 @@ def robots_table(groups):
             [
                 f"[{robot}](results/{shown})",
                 periods_text(results[0].periods),
+                cycle_text(results[0]),
                 f"{counts} of {len(results[0].periods)}",
                 ", ".join(f"{result.return_error:.2f}" for result in results),
                 upright_text(results),
