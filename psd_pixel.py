@@ -34,7 +34,7 @@ networks are conditioned on, here Embed(L). NOTE(paper) marks what the paper lea
 this script does there.
 
 Not in the paper, and without effect by default: turn and regularity (--turn-coef,
---regularity-coef, --psd-coef; docs/traps.md), --ext-in-turn, --anneal-lr,
+--regularity-coef, --psd-coef; docs/traps.md), --turn-epochs, --ext-in-turn, --anneal-lr,
 --final-entropy, --critic-layer-norm, --adaptive-gate, --action-scale, --end-when-fallen,
 --frame-skip, --plain-floor, --preset cpu.
 """
@@ -170,6 +170,8 @@ class Args:
     """ours; above 0, the reward of `rhythm_reward` replaces psd_coef r_PSD + ext_coef r_ext"""
     regularity_coef: float = 0.0
     """coefficient of regularity, times turn (ours); its decoder has phi's rate and batch size"""
+    turn_epochs: int = 0
+    """the first epochs, in which psd_coef and regularity_coef count as 0; needs turn_coef (ours)"""
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
     ext_in_turn: bool = False
@@ -275,7 +277,7 @@ MIN_CROP = 15  # the four convolutions leave nothing of a smaller one
 MIN_PERIOD = 5  # adaptive sampling goes no lower (Appendix D)
 MAY_BE_ZERO = [
     "seed", "k", "lam_1", "lam_2", "epsilon", "ext_coef", "gamma", "psd_coef", "turn_coef",
-    "regularity_coef", "capture_video_every",
+    "regularity_coef", "turn_epochs", "capture_video_every",
 ]  # fmt: skip
 AT_MOST = {  # what makes sense, or fits into memory
     "gamma": 1,
@@ -531,14 +533,15 @@ def regularity(decoded, obs, L):
 def rhythm_reward(agent, batch, phi_s, phi_next, r_psd, ext_reward, args):
     """Ours: turn (turn_coef + psd_coef r_PSD + regularity_coef regularity) (1 + ext_reward), the
     last factor with --ext-in-turn, + ext_reward without. Times turn, neither r_PSD nor regularity
-    pays much on a circle that is too small or too fast."""
+    pays much on a circle that is too small or too fast. In the first --turn-epochs both have the
+    weight 0: paid from the start, they let all L of a walker share one gait, and short L wind."""
     in_turn = turn(phi_s, phi_next, batch.period)
     metrics = {"psd/turn": in_turn.mean()}
-    factor = args.turn_coef + args.psd_coef * r_psd
+    factor = args.turn_coef + agent.rhythm_weight * args.psd_coef * r_psd
     if args.regularity_coef > 0:
         decoded = decode(agent, phi_next, batch.period, batch.skill)
         regular = regularity(decoded, batch.next_obs, batch.period)
-        factor += args.regularity_coef * regular
+        factor += agent.rhythm_weight * args.regularity_coef * regular
         metrics["psd/regularity"] = regular.mean()
     if args.ext_in_turn:
         # r_ext has no lower bound: this is negative for moving backwards faster than v*/ext_coef
@@ -685,8 +688,8 @@ class Critic(nn.Module):
 
 
 class Agent(nn.Module):
-    """All that a gradient step changes, networks, temperature and optimisers; and target_entropy,
-    which `train` sets in every epoch."""
+    """All that a gradient step changes, networks, temperature and optimisers; and two numbers that
+    `train` sets in every epoch, target_entropy and rhythm_weight."""
 
     def __init__(self, args, num_channels, action_space, device):
         super().__init__()
@@ -706,6 +709,7 @@ class Agent(nn.Module):
         # NOTE(paper): the first temperature and the target entropy are open. Usual values of SAC
         self.log_alpha = nn.Parameter(torch.zeros(()))  # a temperature of 1
         self.target_entropy = -float(action_dim)
+        self.rhythm_weight = 1.0  # ours; `train` sets 0 in the first --turn-epochs
         if args.regularity_coef > 0:
             thumbnail_dim = num_channels * THUMBNAIL_SIZE**2
             self.decoder = MLP(args.latent_dim + args.embed_dim, layers, units, thumbnail_dim)
@@ -1693,6 +1697,7 @@ def train(args, checkpoint, progress, run_dir):
             if args.anneal_lr:
                 anneal_learning_rates(agent, 1 - epoch / args.total_epochs)
             lower_target_entropy(agent, epoch / args.total_epochs, args.final_entropy)
+            agent.rhythm_weight = 0.0 if epoch < args.turn_epochs else 1.0
 
             # Lines 8 to 10: update phi and pi; phi once there is an episode of at least L steps.
             # NOTE(paper): the steps of phi and pi alternate

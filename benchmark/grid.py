@@ -79,9 +79,9 @@ GRIDS["presets"] = {
     for robot, epochs, seeds in [
         ("HalfCheetah", 500, 5),
         ("Ant", 600, 3),
-        ("Walker2d", 500, 3),
-        ("Hopper", 500, 3),
-        ("Humanoid", 500, 3),
+        ("Walker2d", 700, 3),
+        ("Hopper", 700, 3),
+        ("Humanoid", 700, 3),
     ]
     for seed in range(1, seeds + 1)
 }
@@ -109,13 +109,14 @@ GRIDS["terms"] = variants(
     constant_rates="--no-anneal-lr",
     plain_critics="--no-critic-layer-norm",
 )
-# What lets Walker2d stand and keep time, at its preset's 128,000 gradient steps
+# What lets Walker2d stand and keep time, at its preset's 179,200 gradient steps
 GRIDS["walking"] = variants(
     PRESET.format("Walker2d"),
-    epochs=500,
+    epochs=700,
     seeds=[1, 2, 3],
     preset="",
     paper=PAPER_REWARD,
+    no_turn_epochs="--turn-epochs 0",
     steps_of_8_ms="--frame-skip 4 --episode-length 400 --L-min 25 --L-max 75",
 )
 # Figure 9: from one L, with a gate on r_PSD, as in the paper, and on turn
@@ -124,7 +125,7 @@ GRIDS["adaptive"] = {
     f"--adaptive-interval 80 --adaptive-gate {gate} {own} --seed {seed}"
     for robot, own in [
         ("HalfCheetah", "--L-min 10 --L-max 10 --total-epochs 500"),
-        ("Walker2d", "--L-min 18 --L-max 18 --total-epochs 500"),
+        ("Walker2d", "--L-min 18 --L-max 18 --total-epochs 700"),
     ]
     for gate, seed in itertools.product(["r_psd", "turn"], [1, 2])
 }

@@ -210,14 +210,17 @@ def test_variance_is_that_of_the_skill_itself():
     assert regular[period == 9].mean() < 0.35
 
 
-@pytest.mark.parametrize("coefficient", [0.0, 2.0])
-def test_the_reward_of_an_update(coefficient, tiny_args, make_agent_and_buffer, monkeypatch):
+@pytest.mark.parametrize("coefficient, weight", [(0.0, 1.0), (2.0, 1.0), (2.0, 0.0)])
+def test_the_reward_of_an_update(
+    coefficient, weight, tiny_args, make_agent_and_buffer, monkeypatch
+):
     """The terms add up; the decoder trains, does not touch the encoder, and is not there without a
-    coefficient."""
+    coefficient. With a weight of 0, as in the first --turn-epochs, turn and r_ext are left."""
     tiny_args.psd_coef, tiny_args.turn_coef = 0.5, 3.0
     tiny_args.regularity_coef, tiny_args.latent_dim = coefficient, 2
     tiny_args.ext_coef, tiny_args.v_star, tiny_args.ext_in_turn = 2.0, 0.5, coefficient > 0
     agent, buffer = make_agent_and_buffer(tiny_args)
+    agent.rhythm_weight = weight
     assert hasattr(agent, "decoder") == ("decoder" in agent.optimizers) == (coefficient > 0)
     seen = {}
     real_loss = psd.critic_loss
@@ -235,13 +238,13 @@ def test_the_reward_of_an_update(coefficient, tiny_args, make_agent_and_buffer, 
         phi_next = agent.phi(batch.next_obs, batch.skill)
         turned = psd.turn(phi_s, phi_next, period)
         r_psd = psd.psd_reward(phi_s, phi_next, period, tiny_args.kappa)
-        expected = turned * (3.0 + 0.5 * r_psd)
+        expected = turned * (3.0 + weight * 0.5 * r_psd)
         r_ext = 2.0 * (batch.velocity / 0.5).clamp(max=1)
         if coefficient:
             scaled = phi_next * 2 / period[:, None]
             decoded = agent.decoder(torch.cat([scaled, batch.skill], dim=1))
             regular = psd.regularity(decoded, batch.next_obs, period)
-            expected = (expected + turned * coefficient * regular) * (1 + r_ext)
+            expected = (expected + turned * weight * coefficient * regular) * (1 + r_ext)
         else:
             expected += r_ext
     torch.testing.assert_close(seen["reward"], expected)
@@ -272,3 +275,21 @@ def test_the_decoder_learns_a_closed_curve_and_not_a_wound_one():
         decoded = psd.decode(agent, phi, period, rows).detach()
         found[wind] = psd.regularity(decoded, states, period).mean().item()
     assert found[1] > 0.97 and found[2] < 0.1
+
+
+def test_turn_epochs_come_first(tmp_path, monkeypatch):
+    """`train` pays turn and r_ext alone for the first --turn-epochs, also after a resume."""
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    real_update = psd.update
+
+    def spy(agent, *rest):
+        seen.append(agent.rhythm_weight)
+        return real_update(agent, *rest)
+
+    monkeypatch.setattr(psd, "update", spy)
+    flags = "--env-id Pendulum-v1 --episodes-per-epoch 1 --updates-per-epoch 1 --hidden-units 8 "
+    flags += "--batch-size 8 --phi-batch-size 8 --buffer-size 400 --turn-coef 1 --latent-dim 2 "
+    psd.main((flags + "--turn-epochs 3 --total-epochs 2 --run-name one").split())
+    psd.main("--resume runs/one --total-epochs 5".split())
+    assert seen == [0.0, 0.0, 0.0, 1.0, 1.0]
