@@ -7,8 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 groups=${*:-robots halfcheetah walker2d ant adaptive between pendulum fig3 pixel psd_metra traps play}
 seeds=(results/halfcheetah results/halfcheetah_s{2,3,4,5})
-walkers=(results/walker2d results/walker2d_s{2,3})
-ants=(results/ant results/ant_s{2,3})
+walkers=(results/walker2d results/walker2d_s2)
+ants=(results/ant results/ant_s2)
 
 robots() { # the README's
     python benchmark/film.py results/walker2d results/halfcheetah results/ant --seconds 3 \
@@ -39,7 +39,7 @@ between() {
 walker2d() {
     python plot.py fig5 results/walker2d --out results/walker2d/fig5.png
     python plot.py periods "${walkers[@]}" --out results/walker2d/periods.png
-    python plot.py curves "${walkers[@]/%//progress.csv}" --labels seed seed seed \
+    python plot.py curves "${walkers[@]/%//progress.csv}" --labels seed seed \
         --out results/walker2d/curves.png
     python benchmark/film.py results/walker2d --periods 10 18 30 --seconds 3 \
         --out results/walker2d/skills.gif
@@ -48,7 +48,7 @@ walker2d() {
 ant() {
     python plot.py fig5 results/ant --out results/ant/fig5.png
     python plot.py periods "${ants[@]}" --out results/ant/periods.png
-    python plot.py curves "${ants[@]/%//progress.csv}" --labels seed seed seed \
+    python plot.py curves "${ants[@]/%//progress.csv}" --labels seed seed \
         --out results/ant/curves.png
     python benchmark/film.py results/ant --periods 5 11 20 --seconds 3 \
         --out results/ant/skills.gif
