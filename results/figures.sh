@@ -32,8 +32,6 @@ adaptive() {
 
 between() {
     python plot.py fig10 results/between --out results/between/fig10.png
-    python benchmark/film.py results/between --periods 6 12 20 --seconds 4 \
-        --out results/between/skills.gif
 }
 
 walker2d() {
