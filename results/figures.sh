@@ -37,7 +37,7 @@ between() {
 walker2d() {
     python plot.py fig5 results/walker2d --out results/walker2d/fig5.png
     python plot.py periods "${walkers[@]}" --out results/walker2d/periods.png
-    python plot.py curves "${walkers[@]/%//progress.csv}" --labels seed seed \
+    python plot.py curves "${walkers[@]/%//progress.csv}" --labels preset preset \
         --out results/walker2d/curves.png
     python benchmark/film.py results/walker2d --periods 10 18 30 --seconds 3 \
         --out results/walker2d/skills.gif
@@ -46,7 +46,7 @@ walker2d() {
 ant() {
     python plot.py fig5 results/ant --out results/ant/fig5.png
     python plot.py periods "${ants[@]}" --out results/ant/periods.png
-    python plot.py curves "${ants[@]/%//progress.csv}" --labels seed seed \
+    python plot.py curves "${ants[@]/%//progress.csv}" --labels preset preset \
         --out results/ant/curves.png
     python benchmark/film.py results/ant --periods 5 11 20 --seconds 3 \
         --out results/ant/skills.gif
