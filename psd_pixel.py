@@ -12,7 +12,7 @@ Where to find what the paper defines:
     Eq. (4)        psd_objective       opposite states far apart, their midpoint at the origin,
     Eq. (5)        diameter_slack      but no further apart than L,
     Eq. (6)        side_slack          and neighbours no further apart than a side of the 2L-gon
-    Eq. (7)        encoder_loss        the three in one, with Lagrange multipliers
+    Eq. (7)        encoder_loss        the three in one, with fixed multipliers
     Eq. (8)        psd_reward          r_PSD, from a single step
     Embed(L)       embed_period        how the networks see L (Appendix C)
     r_ext          external_reward     pay for moving forward (Appendix C)
@@ -123,7 +123,7 @@ class Args:
     action_scale: float = 1.0
     """factor on every action; below 1 the motors are weaker (ours)"""
     buffer_size: int = 30_000
-    """capacity of the replay buffer, in transitions; slightly less when episodes end early"""
+    """capacity of the replay buffer, in transitions; slightly fewer where episodes end early"""
     hidden_layers: int = 2
     """hidden layers per network"""
     hidden_units: int = 1024
@@ -157,21 +157,21 @@ class Args:
     k: float = 0.5
     """weight of the term that centres the circle, Eq. (4)"""
     lam_1: float | None = None
-    """lambda_1, multiplier of the diameter constraint, Eq. (5) (None: by robot)"""
+    """lambda_1, fixed weight of the diameter constraint, Eq. (5) (None: by robot)"""
     lam_2: float | None = None
-    """lambda_2, multiplier of the side constraint, Eq. (6) (None: by robot)"""
+    """lambda_2, fixed weight of the side constraint, Eq. (6) (None: by robot)"""
     epsilon: float = 1e-5
-    """cap on the slack of a satisfied constraint"""
+    """epsilon of Eq. (7): slack beyond it earns nothing, so it has no gradient"""
     kappa: float = 10.0
     """sharpness of r_PSD, Eq. (8)"""
     psd_coef: float = 1.0
     """coefficient of r_PSD; 1 is the paper's"""
     turn_coef: float = 0.0
-    """ours; above 0, the reward of `rhythm_reward` replaces psd_coef r_PSD + ext_coef r_ext"""
+    """weight of turn (ours); 0 is the paper's reward, above 0 `rhythm_reward` replaces it"""
     regularity_coef: float = 0.0
     """coefficient of regularity, times turn (ours); its decoder has phi's rate and batch size"""
     turn_epochs: int = 0
-    """the first epochs, in which psd_coef and regularity_coef count as 0; needs turn_coef (ours)"""
+    """number of first epochs that pay turn and r_ext only; needs --turn-coef (ours)"""
     ext_coef: float = 0.0
     """coefficient of r_ext; 1 for Figure 9 and for downstream skills"""
     ext_in_turn: bool = False
@@ -195,11 +195,11 @@ class Args:
     adaptive_episodes: int = 5
     """evaluation episodes per bound"""
     adaptive_gate: Literal["r_psd", "turn"] = "r_psd"
-    """the reward that the return of a bound sums: r_PSD (paper) or turn (ours)"""
+    """the reward that is summed to judge a bound: r_PSD (paper) or turn (ours)"""
     adaptive_alpha: float = 0.9
     """alpha: a bound with a return above alpha T expands"""
     adaptive_beta: float = 0.4
-    """beta: a bound with a return below beta T shrinks, if it has expanded before"""
+    """beta: a bound with a return below beta T shrinks, if it was above alpha T before"""
 
     # Soft actor-critic (Table 2)
     sac_lr: float = 1e-4
@@ -215,7 +215,7 @@ class Args:
     anneal_lr: bool = False
     """decay all learning rates linearly to 0 at --total-epochs (ours)"""
     final_entropy: float = 1.0
-    """move the target entropy linearly from -|A| to -final_entropy |A| at --total-epochs (ours)"""
+    """target entropy at the last epoch, in units of -|A|; it starts at 1 unit (ours)"""
 
 
 # The paper's values by robot. NOTE(paper): the first L is open. The authors' Figure 9 starts near
@@ -309,7 +309,7 @@ FIXED_ON_RESUME = [  # they shape what is stored; and `preset`, which sets defau
 
 # ------------------------------------- The method -------------------------------------
 def distance(x, y):
-    return (x - y).norm(dim=-1)  # torch's norm has the gradient 0 at 0
+    return (x - y).norm(dim=-1)  # torch's gradient at 0 is 0: equal latents give no nan
 
 
 def side_length(L):
@@ -323,12 +323,12 @@ def psd_objective(phi_s, phi_opposite, k):
 
 
 def diameter_slack(phi_s, phi_opposite, L):
-    """Eq. (5): L - ||phi_L(s_{t+L}) - phi_L(s_t)|| >= 0."""
+    """Eq. (5): L - ||phi_L(s_{t+L}) - phi_L(s_t)||, negative where it is violated."""
     return L - distance(phi_opposite, phi_s)
 
 
 def side_slack(phi_s, phi_next, L):
-    """Eq. (6): L sin(pi/2L) - ||phi_L(s_{t+1}) - phi_L(s_t)|| >= 0."""
+    """Eq. (6): L sin(pi/2L) - ||phi_L(s_{t+1}) - phi_L(s_t)||, negative where it is violated."""
     return side_length(L) - distance(phi_next, phi_s)
 
 
@@ -400,7 +400,7 @@ def sample_triplets(buffer, batch_size):
 
 def adapt_bounds(bounds, R_min, R_max, T, args):
     """Algorithm 2: a bound expands if its return is above alpha T, and shrinks if its return is
-    below beta T and it has expanded before."""
+    below beta T and it was above alpha T before."""
     L_min, L_max, updated_once_min, updated_once_max = bounds
     N = args.adaptive_step
     # NOTE(paper): T stays the maximum length when episodes end early, so a fall is a failure
@@ -474,13 +474,13 @@ def turning_direction(phi_s, phi_next, L):
 
 
 def turn(phi_s, phi_next, L):
-    """Ours: radius (1 - error / 2)^2, at most 1, with
+    """Ours: radius max(0, 1 - error / 2)^2, at most 1, with
 
         error  = ||phi_L(s_{t+1}) - R phi_L(s_t)|| / side of the 2L-gon, R the rotation by pi/L
         radius = min(2 ||phi_L(s_{t+1})|| / L, 1)
 
-    On the circle a latent at rest earns 1/4, and one that turns back next to nothing. R turns as
-    the latents do: Eq. (7) does not fix the direction, and a mirrored encoder is as good."""
+    On the circle a latent at rest earns 1/4, and a step back next to nothing. R turns as the
+    latents do: Eq. (7) does not fix the direction, and a mirrored encoder is as good."""
     x, y = phi_s.unbind(dim=-1)
     cos = torch.cos(torch.pi / L)
     sin = torch.sin(torch.pi / L) * turning_direction(phi_s, phi_next, L)
@@ -531,17 +531,22 @@ def regularity(decoded, obs, L):
 
 
 def rhythm_reward(agent, batch, phi_s, phi_next, r_psd, ext_reward, args):
-    """Ours: turn (turn_coef + psd_coef r_PSD + regularity_coef regularity) (1 + ext_reward), the
-    last factor with --ext-in-turn, + ext_reward without. Times turn, neither r_PSD nor regularity
-    pays much on a circle that is too small or too fast. In the first --turn-epochs both have the
-    weight 0: paid from the start, they let all L of a walker share one gait, and short L wind."""
+    """Ours, with ext_reward = ext_coef r_ext:
+
+        rhythm = turn (turn_coef + psd_coef r_PSD + regularity_coef regularity)
+        reward = rhythm + ext_reward            without --ext-in-turn
+        reward = rhythm (1 + ext_reward)        with --ext-in-turn
+
+    Times turn, neither r_PSD nor regularity pays much on a circle that is too small or too fast. In
+    the first --turn-epochs both count as 0. Paid from the start, they let all L of a walker share
+    one gait, and the latents of a short L go round twice per cycle of that gait."""
     in_turn = turn(phi_s, phi_next, batch.period)
     metrics = {"psd/turn": in_turn.mean()}
-    factor = args.turn_coef + agent.rhythm_weight * args.psd_coef * r_psd
+    factor = args.turn_coef + agent.late_weight * args.psd_coef * r_psd
     if args.regularity_coef > 0:
         decoded = decode(agent, phi_next, batch.period, batch.skill)
         regular = regularity(decoded, batch.next_obs, batch.period)
-        factor += agent.rhythm_weight * args.regularity_coef * regular
+        factor += agent.late_weight * args.regularity_coef * regular
         metrics["psd/regularity"] = regular.mean()
     if args.ext_in_turn:
         # r_ext has no lower bound: this is negative for moving backwards faster than v*/ext_coef
@@ -688,8 +693,8 @@ class Critic(nn.Module):
 
 
 class Agent(nn.Module):
-    """All that a gradient step changes, networks, temperature and optimisers; and two numbers that
-    `train` sets in every epoch, target_entropy and rhythm_weight."""
+    """Networks, temperature and optimisers; and two numbers that `train` sets in every epoch:
+    target_entropy and late_weight, the weight of r_PSD and regularity in `rhythm_reward`."""
 
     def __init__(self, args, num_channels, action_space, device):
         super().__init__()
@@ -709,7 +714,7 @@ class Agent(nn.Module):
         # NOTE(paper): the first temperature and the target entropy are open. Usual values of SAC
         self.log_alpha = nn.Parameter(torch.zeros(()))  # a temperature of 1
         self.target_entropy = -float(action_dim)
-        self.rhythm_weight = 1.0  # ours; `train` sets 0 in the first --turn-epochs
+        self.late_weight = 1.0  # ours; `train` sets 0 in the first --turn-epochs
         if args.regularity_coef > 0:
             thumbnail_dim = num_channels * THUMBNAIL_SIZE**2
             self.decoder = MLP(args.latent_dim + args.embed_dim, layers, units, thumbnail_dim)
@@ -763,7 +768,7 @@ def actor_loss(agent, batch, alpha):
 
 
 def temperature_loss(agent, entropy):
-    """Raises the temperature while the entropy is below its target."""
+    """A gradient step on it raises the temperature if the entropy is below its target."""
     return agent.log_alpha * (entropy - agent.target_entropy)
 
 
@@ -968,7 +973,8 @@ class EndWhenFallen(gym.Wrapper):
 
 
 def make_env(args, max_steps=None, **kwargs):
-    """A checked environment. evaluate.py asks for other lengths than T, and for rendering."""
+    """The environment, if its spaces suit this script. evaluate.py asks for other lengths than T,
+    and for rendering."""
     gym.logger.min_level = gym.logger.ERROR  # v4 ids are deprecated, but used on purpose
     mujoco.set_mju_user_warning(lambda message: None)  # or HalfCheetah writes MUJOCO_LOG.TXT
     if args.env_id.split(":")[-1] in ("Ant", "Ant-v5"):  # without a version Gymnasium takes v5
@@ -1697,7 +1703,7 @@ def train(args, checkpoint, progress, run_dir):
             if args.anneal_lr:
                 anneal_learning_rates(agent, 1 - epoch / args.total_epochs)
             lower_target_entropy(agent, epoch / args.total_epochs, args.final_entropy)
-            agent.rhythm_weight = 0.0 if epoch < args.turn_epochs else 1.0
+            agent.late_weight = 0.0 if epoch < args.turn_epochs else 1.0
 
             # Lines 8 to 10: update phi and pi; phi once there is an episode of at least L steps.
             # NOTE(paper): the steps of phi and pi alternate

@@ -115,7 +115,7 @@ class Args:
     normalize_obs: bool = False
     """normalise observations by mean and std of random-action rollouts, fixed at the start"""
     buffer_size: int = 500_000
-    """capacity of the replay buffer, in transitions; slightly less when episodes end early"""
+    """capacity of the replay buffer, in transitions; slightly fewer where episodes end early"""
     hidden_layers: int = 2
     """hidden layers per network"""
     hidden_units: int = 1024
@@ -409,7 +409,7 @@ def actor_loss(agent, batch, alpha):
 
 
 def temperature_loss(agent, entropy):
-    """Raises the temperature while the entropy is below its target."""
+    """A gradient step on it raises the temperature if the entropy is below its target."""
     return agent.log_alpha * (entropy - agent.target_entropy)
 
 
@@ -572,7 +572,8 @@ class EndWhenFallen(gym.Wrapper):
 
 
 def make_env(args, max_steps=None, **kwargs):
-    """A checked environment. evaluate.py asks for other lengths than T, and for rendering."""
+    """The environment, if its spaces suit this script. evaluate.py asks for other lengths than T,
+    and for rendering."""
     gym.logger.min_level = gym.logger.ERROR  # v4 ids are deprecated, but used on purpose
     mujoco.set_mju_user_warning(lambda message: None)  # or HalfCheetah writes MUJOCO_LOG.TXT
     if args.env_id.split(":")[-1] in ("Ant", "Ant-v5"):  # without a version Gymnasium takes v5

@@ -220,7 +220,7 @@ def test_the_reward_of_an_update(
     tiny_args.regularity_coef, tiny_args.latent_dim = coefficient, 2
     tiny_args.ext_coef, tiny_args.v_star, tiny_args.ext_in_turn = 2.0, 0.5, coefficient > 0
     agent, buffer = make_agent_and_buffer(tiny_args)
-    agent.rhythm_weight = weight
+    agent.late_weight = weight
     assert hasattr(agent, "decoder") == ("decoder" in agent.optimizers) == (coefficient > 0)
     seen = {}
     real_loss = psd.critic_loss
@@ -284,7 +284,7 @@ def test_turn_epochs_come_first(tmp_path, monkeypatch):
     real_update = psd.update
 
     def spy(agent, *rest):
-        seen.append(agent.rhythm_weight)
+        seen.append(agent.late_weight)
         return real_update(agent, *rest)
 
     monkeypatch.setattr(psd, "update", spy)
