@@ -202,6 +202,9 @@ def check_model(env, name):
     """The page draws the bodies of a MuJoCo model."""
     if not hasattr(env.unwrapped, "model"):
         fail(f"{name} has no MuJoCo model: play.py cannot draw it (evaluate.py --video can)")
+    for attribute in ("data", "dt"):
+        if not hasattr(env.unwrapped, attribute):
+            fail(f"{name} has no attribute {attribute!r}, which play.py needs: add it")
 
 
 def open_robot(options):

@@ -115,7 +115,7 @@ GRIDS["walking"] = variants(
     epochs=700,
     seeds=[1, 2, 3],
     preset="",
-    paper=PAPER_REWARD,
+    paper=f"{PAPER_REWARD} --turn-epochs 0 --latent-dim 3",
     no_turn_epochs="--turn-epochs 0",
     steps_of_8_ms="--frame-skip 4 --episode-length 400 --L-min 25 --L-max 75",
 )

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 groups=${*:-robots halfcheetah walker2d ant adaptive between pendulum fig3 pixel psd_metra traps play}
 seeds=(results/halfcheetah results/halfcheetah_s{2,3,4,5})
 walkers=(results/walker2d results/walker2d_s2)
-ants=(results/ant results/ant_s2)
+ants=(results/ant results/ant_s{2,3})
 
 robots() { # the README's
     python benchmark/film.py results/walker2d results/halfcheetah results/ant --seconds 3 \
@@ -46,7 +46,7 @@ walker2d() {
 ant() {
     python plot.py fig5 results/ant --out results/ant/fig5.png
     python plot.py periods "${ants[@]}" --out results/ant/periods.png
-    python plot.py curves "${ants[@]/%//progress.csv}" --labels preset preset \
+    python plot.py curves "${ants[@]/%//progress.csv}" --labels preset preset preset \
         --out results/ant/curves.png
     python benchmark/film.py results/ant --periods 5 11 20 --seconds 3 \
         --out results/ant/skills.gif

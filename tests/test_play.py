@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import zipfile
+from types import SimpleNamespace
 
 import cv2
 import mujoco
@@ -252,6 +253,14 @@ def test_a_task_shows_what_pi_h_chooses_or_obeys(task_run):
 )
 def test_bad_input_ends_in_one_line(argv, message):
     assert re.search(message, error_of(argv))
+
+
+@pytest.mark.parametrize("missing", ["data", "dt"])
+def test_a_robot_without_what_the_page_reads_ends_in_one_line(missing):
+    attributes = {name: 0 for name in ("model", "data", "dt") if name != missing}
+    env = SimpleNamespace(unwrapped=SimpleNamespace(**attributes))
+    with pytest.raises(SystemExit, match=f"MyRobot-v0 has no attribute '{missing}'"):
+        play.check_model(env, "MyRobot-v0")
 
 
 def test_a_damaged_checkpoint_ends_in_one_line(tmp_path):
