@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 groups=${*:-robots halfcheetah walker2d ant adaptive between pendulum fig3 pixel psd_metra traps play}
 seeds=(results/halfcheetah results/halfcheetah_s{2,3,4,5})
-walkers=(results/walker2d results/walker2d_s2)
+walkers=(results/walker2d results/walker2d_s{2,3})
 ants=(results/ant results/ant_s{2,3})
 
 robots() { # the README's
@@ -37,7 +37,7 @@ between() {
 walker2d() {
     python plot.py fig5 results/walker2d --out results/walker2d/fig5.png
     python plot.py periods "${walkers[@]}" --out results/walker2d/periods.png
-    python plot.py curves "${walkers[@]/%//progress.csv}" --labels preset preset \
+    python plot.py curves "${walkers[@]/%//progress.csv}" --labels preset preset preset \
         --out results/walker2d/curves.png
     python benchmark/film.py results/walker2d --periods 10 18 30 --seconds 3 \
         --out results/walker2d/skills.gif
