@@ -268,11 +268,19 @@ CPU_PRESET = {
     "total_epochs": 1000,
 }
 CPU_PRESET_BY_ROBOT = {
-    "Walker2d": {
+    "Ant": {  # one action per 30 ms instead of 50, so that L = 5 to 20 are strides of 0.3 to 1.2 s
+        "frame_skip": 3,
+        "gamma": 0.97,
+        "L_min": 5,
+        "L_max": 20,
+    },
+    "Walker2d": {  # one action per 20 ms instead of 8
+        "frame_skip": 10,
+        "episode_length": 200,
+        "buffer_size": 200_000,
         "gamma": 0.99,
-        "L_min": 30,
-        "L_max": 90,
-        "num_periods": 7,
+        "L_min": 10,
+        "L_max": 30,
         "updates_per_epoch": 256,
     },
 }

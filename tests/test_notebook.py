@@ -37,7 +37,7 @@ def test_every_question_has_an_answer():
     questions = NOTEBOOK.read_text().count("**Question ")
     page = (REPO / "docs/teaching.md").read_text()
     answers = page.split("## Answers")[1].split("## Further")[0]
-    assert questions == 8
+    assert questions == 9
     assert [line[:2] for line in answers.splitlines() if line[:1].isdigit()] == [
         f"{number}." for number in range(1, questions + 1)
     ]
