@@ -1207,18 +1207,21 @@ def measure_switching(run, skills, options):
 
 def shown_dimensions(rows, states, names, statistics):
     """The dimensions to draw, best first: those that repeat best over all trained L and move
-    visibly; positions and angles rather than velocities."""
+    visibly; positions and angles rather than velocities and forces."""
     score = np.zeros(len(names))
+    places = [unit in ("rad", "m") for _, unit in names]
+    if not any(places):  # an environment whose dimensions have no names
+        places = [unit == "1" for _, unit in names]
     for row, trajectory in zip(rows, states):
         lag = round(row["period"] or 2 * row.get("L", 0))
         x = trajectory[len(trajectory) // 4 :]
         trained = row.get("trained", True)
         if not trained or not 0 < 2 * lag <= len(x):
             continue
-        for i, (_, unit) in enumerate(names):
+        for i in np.flatnonzero(places):
             single = standardize(x[:, i : i + 1])
             moves = single.shape[1] > 0
-            if moves and unit in ("rad", "m", "1"):
+            if moves:
                 repeats = max(autocorrelation(single, lag)[lag], 0.0)
                 visible = min(x[:, i].std() / statistics.std[i], 1.0)
                 score[i] += repeats * visible

@@ -29,7 +29,7 @@ from period import state_period  # noqa: E402
 # ------------------------------------------- Verdicts ---------------------------------------------
 @pytest.mark.parametrize("seed", range(5))
 def test_jitter_and_windings_are_false(seed):
-    """DESIGN.md, section 4: a 6-step jitter under L = 15, and a circle wound more than once."""
+    """Two of docs/traps.md: a 6-step jitter under L = 15, and a circle wound more than once."""
     rng = np.random.default_rng(seed)
     n = record_length(200, 15) - 50
     jitter = np.sin(angles(n, 6, 17, rng)) + 0.2 * rng.normal(size=(n, 17))
@@ -360,6 +360,24 @@ def test_global_position_is_left_out():
     assert evaluate.dimensions(psd.make_env(psd.Args(env_id="HalfCheetah-v4", episode_length=9)))[
         :4
     ] == [("rootz", "m"), ("rooty", "rad"), ("bthigh", "rad"), ("bshin", "rad")]
+
+
+def test_joints_are_drawn_rather_than_what_has_no_name():
+    """Humanoid observes 331 numbers behind its joints; a joint says more than observation 139."""
+    t = np.arange(200)
+    clear = np.sin(2 * np.pi * t / 20)
+    noisy = clear + 0.3 * np.random.default_rng(1).normal(size=200)
+    trajectory = np.stack([clear, noisy], axis=1)
+    rows = [{"L": 10, "period": 20.0, "trained": True}]
+    statistics = SimpleNamespace(std=trajectory.std(axis=0))
+    unnamed = ("observation 0", "1")
+    for names, best in [
+        ([unnamed, ("knee", "rad")], 1),
+        ([unnamed, ("observation 1", "1")], 0),
+        ([("hip", "rad"), ("knee", "rad")], 0),
+    ]:
+        shown = evaluate.shown_dimensions(rows, [trajectory], names, statistics)
+        assert shown[0] == best, names
 
 
 def test_observations_come_back_in_physical_units():
