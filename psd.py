@@ -274,7 +274,12 @@ CPU_PRESET_BY_ROBOT = {
     },
     "Walker2d": BALANCING_PRESET,
     "Hopper": BALANCING_PRESET,
-    "Humanoid": {**BALANCING_PRESET, "frame_skip": 7},
+    "Humanoid": {  # its environment is slow: more updates per epoch
+        **BALANCING_PRESET,
+        "frame_skip": 7,
+        "turn_epochs": 100,
+        "updates_per_epoch": 384,
+    },
     "Pendulum": {
         "normalize_obs": False,
         "buffer_size": 500_000,

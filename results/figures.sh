@@ -5,13 +5,13 @@
 #     source .venv/bin/activate && bash results/figures.sh halfcheetah # those of one group
 set -euo pipefail
 cd "$(dirname "$0")/.."
-groups=${*:-robots halfcheetah walker2d ant adaptive between pendulum fig3 pixel psd_metra traps play}
+groups=${*:-robots halfcheetah walker2d ant humanoid adaptive between pendulum fig3 pixel psd_metra traps play}
 seeds=(results/halfcheetah results/halfcheetah_s{2,3,4,5})
 walkers=(results/walker2d results/walker2d_s{2,3})
 ants=(results/ant results/ant_s{2,3})
 
 robots() { # the README's
-    python benchmark/film.py results/walker2d results/halfcheetah results/ant --seconds 3 \
+    python benchmark/film.py results/humanoid results/halfcheetah results/ant --seconds 3 \
         --width 200 --out results/robots.gif
 }
 
@@ -50,6 +50,14 @@ ant() {
         --out results/ant/curves.png
     python benchmark/film.py results/ant --periods 5 11 20 --seconds 3 \
         --out results/ant/skills.gif
+}
+
+humanoid() {
+    python plot.py fig5 results/humanoid --out results/humanoid/fig5.png
+    python plot.py periods results/humanoid --out results/humanoid/periods.png
+    python plot.py curves results/humanoid/progress.csv --out results/humanoid/curves.png
+    python benchmark/film.py results/humanoid --periods 10 18 30 --seconds 3 \
+        --out results/humanoid/skills.gif
 }
 
 pendulum() {
