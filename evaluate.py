@@ -675,7 +675,14 @@ def num_global(env, args=None):
     robot = env.unwrapped
     if getattr(robot, "_exclude_current_positions_from_observation", True):
         return 0
+    if is_cut(env):  # such as the one of docs/your_robot.md, which has left out position itself
+        return 0
     return num_root_positions(robot.model)
+
+
+def is_cut(env):
+    """Whether a wrapper has made other observations out of the robot's."""
+    return env.observation_space.shape != env.unwrapped.observation_space.shape
 
 
 def joint_dimensions(name, joint_type):
@@ -691,17 +698,17 @@ def joint_dimensions(name, joint_type):
 
 
 def is_gymnasium_robot(env):
-    """Only Gymnasium's own robots are known to observe positions first and velocities next."""
-    modules = {base.__module__ for base in type(env.unwrapped).__mro__}
-    modules.discard("gymnasium.envs.mujoco.mujoco_env")  # the base class of anybody's robot
-    return any(module.startswith("gymnasium.envs.mujoco") for module in modules)
+    """Only Gymnasium's own robots are known to observe positions first and velocities next. A robot
+    derived from them is, too, unless it has a `_get_obs` of its own."""
+    observe = getattr(type(env.unwrapped), "_get_obs", None)
+    return getattr(observe, "__module__", "").startswith("gymnasium.envs.mujoco")
 
 
 def dimensions(env, args=None):
     """Name and unit of each dimension of the state: of MuJoCo, positions, velocities, others."""
     count = env.observation_space.shape[0] - num_global(env, args)
     names = []
-    if is_gymnasium_robot(env):
+    if is_gymnasium_robot(env) and not is_cut(env):
         model = env.unwrapped.model
         positions = []
         velocities = []

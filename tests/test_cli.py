@@ -34,7 +34,7 @@ def test_a_script_copied_out_alone_explains_itself(tmp_path):
     for row in [
         "Walker2d episode_length 400, lam_1 10.0, lam_2 10.0, latent_dim 3, v_star 1.0, first_L 25",
         "any other episode_length 200, lam_1 5.0,",
-        "Ant ext_coef 2.0,",
+        "Ant frame_skip 3, gamma 0.97, ext_coef 2.0,",
     ]:
         assert row in " ".join(result.stdout.split())
     assert list(tmp_path.iterdir()) == [tmp_path / "my_psd.py"]
