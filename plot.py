@@ -1072,7 +1072,7 @@ def curves(runs, labels=()):
                 text += "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
                 draw_curve(ax, seeds, name, colour, text)
         ax.set(xlabel="gradient steps / 1,000", ylabel=CURVES[name], ylim=(0, None))
-    axes.flat[0].legend(loc="lower right")
+    axes.flat[0].legend(loc="best")
     return fig
 
 

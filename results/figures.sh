@@ -5,7 +5,7 @@
 #     source .venv/bin/activate && bash results/figures.sh halfcheetah # those of one group
 set -euo pipefail
 cd "$(dirname "$0")/.."
-groups=${*:-robots halfcheetah walker2d ant humanoid adaptive between pendulum fig3 pixel psd_metra traps play}
+groups=${*:-robots halfcheetah walker2d walker2d_paper ant humanoid adaptive between pendulum fig3 pixel psd_metra traps play}
 seeds=(results/halfcheetah results/halfcheetah_s{2,3,4,5})
 walkers=(results/walker2d results/walker2d_s{2,3})
 ants=(results/ant results/ant_s{2,3})
@@ -50,6 +50,12 @@ ant() {
         --out results/ant/curves.png
     python benchmark/film.py results/ant --periods 5 11 20 --seconds 3 \
         --out results/ant/skills.gif
+}
+
+walker2d_paper() {
+    python plot.py curves "${walkers[@]/%//progress.csv}" results/walker2d_paper/progress.csv \
+        --labels "our terms" "our terms" "our terms" "paper's reward" \
+        --out results/walker2d_paper/curves.png
 }
 
 humanoid() {
