@@ -180,7 +180,7 @@ def test_the_cpu_preset_is_that_of_psd():
     own, _ = psd_metra.parse_args("--env-id Ant-v4 --preset cpu".split())
     other, _ = psd.parse_args("--env-id Ant-v4 --preset cpu".split())
     differ = {k for k, v in vars(own).items() if k in vars(other) and v != getattr(other, k)}
-    own_values = {"L_min", "num_periods", "embed_dim", "total_epochs"}
+    own_values = {"num_periods", "embed_dim", "updates_per_epoch", "total_epochs"}
     assert differ == {"ext_coef", "ext_in_turn", *own_values}
     args, _ = psd_metra.parse_args("--env-id Walker2d-v4 --preset cpu --gamma 0.98".split())
     assert (args.gamma, args.action_scale, args.hidden_units, args.skill_dim) == (0.98, 1, 128, 1)
