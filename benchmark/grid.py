@@ -80,7 +80,7 @@ GRIDS["presets"] = {
         ("HalfCheetah", 500, 5),
         ("Ant", 600, 3),
         ("Walker2d", 700, 3),
-        ("Hopper", 700, 3),
+        ("Hopper", 1000, 3),
         ("Humanoid", 700, 3),
     ]
     for seed in range(1, seeds + 1)

@@ -27,6 +27,7 @@ RESULTS = {  # robot -> folders below results/, one per seed
     "HalfCheetah-v4": ["halfcheetah", *(f"halfcheetah_s{seed}" for seed in (2, 3, 4, 5))],
     "Walker2d-v4": ["walker2d", "walker2d_s2", "walker2d_s3"],
     "Ant-v4": ["ant", "ant_s2", "ant_s3"],
+    "Hopper-v4": ["hopper"],
     "Humanoid-v4": ["humanoid"],
     "Pendulum-v1": ["pendulum"],
 }

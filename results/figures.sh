@@ -5,7 +5,7 @@
 #     source .venv/bin/activate && bash results/figures.sh halfcheetah # those of one group
 set -euo pipefail
 cd "$(dirname "$0")/.."
-groups=${*:-robots halfcheetah walker2d walker2d_paper ant humanoid adaptive between pendulum fig3 pixel psd_metra traps play}
+groups=${*:-robots halfcheetah walker2d walker2d_paper ant hopper humanoid adaptive between pendulum fig3 pixel psd_metra traps play}
 seeds=(results/halfcheetah results/halfcheetah_s{2,3,4,5})
 walkers=(results/walker2d results/walker2d_s{2,3})
 ants=(results/ant results/ant_s{2,3})
@@ -56,6 +56,14 @@ walker2d_paper() {
     python plot.py curves "${walkers[@]/%//progress.csv}" results/walker2d_paper/progress.csv \
         --labels "our terms" "our terms" "our terms" "paper's reward" \
         --out results/walker2d_paper/curves.png
+}
+
+hopper() {
+    python plot.py fig5 results/hopper --out results/hopper/fig5.png
+    python plot.py periods results/hopper --out results/hopper/periods.png
+    python plot.py curves results/hopper/progress.csv --out results/hopper/curves.png
+    python benchmark/film.py results/hopper --periods 10 16 22 --seconds 3 \
+        --out results/hopper/skills.gif
 }
 
 humanoid() {
