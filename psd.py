@@ -294,7 +294,7 @@ CPU_PRESET_BY_ROBOT = {
         "buffer_size": 500_000,
         "final_entropy": 1.0,
         "gamma": 0.99,
-        "regularity_coef": 2.0,
+        "psd_coef": 4.0,
         "L_min": 10,
         "L_max": 18,
         "num_periods": 9,
