@@ -28,8 +28,8 @@ this script does there.
 
 Not in the paper, and without effect by default: turn and regularity (--turn-coef,
 --regularity-coef, --psd-coef; docs/traps.md), --turn-epochs, --ext-in-turn, --anneal-lr,
---final-entropy, --critic-layer-norm, --center-rewards, --adaptive-gate, --action-scale,
---end-when-fallen, --frame-skip, --normalize-obs, --preset cpu.
+--final-entropy, --critic-layer-norm, --adaptive-gate, --action-scale, --end-when-fallen,
+--frame-skip, --normalize-obs, --preset cpu.
 """
 
 import argparse
@@ -125,8 +125,6 @@ class Args:
     """units per hidden layer"""
     critic_layer_norm: bool = False
     """layer normalisation after each hidden linear layer of the critics (ours)"""
-    center_rewards: bool = False
-    """leave the value of the mean reward out of what the critics have to learn (ours)"""
 
     # Skill discovery (Table 2; v* from Appendix C)
     phi_lr: float = 1e-4
@@ -261,7 +259,6 @@ BALANCING_PRESET = {
 }
 CPU_PRESET_BY_ROBOT = {
     "HalfCheetah": {
-        "center_rewards": True,
         "end_when_fallen": True,
         "ext_coef": 2.0,
         "ext_in_turn": True,
@@ -328,7 +325,7 @@ AT_MOST = {  # what makes sense, or fits into memory
 FIXED_ON_RESUME = [  # they shape what is stored; and `preset`, which sets defaults of new runs only
     "env_id", "preset", "terminate", "end_when_fallen", "frame_skip", "action_scale",
     "normalize_obs", "episode_length", "episodes_per_epoch", "buffer_size", "hidden_layers",
-    "hidden_units", "critic_layer_norm", "center_rewards", "latent_dim", "embed_dim",
+    "hidden_units", "critic_layer_norm", "latent_dim", "embed_dim",
 ]  # fmt: skip
 
 
@@ -522,28 +519,23 @@ def decode(agent, phi, L, skill):
 
 
 def decoding_error(decoded, obs, variance):
-    """Ours: the share of the variance that the decoder leaves unexplained, (B,).
-
-    Every dimension counts alike, as in the judge, but for those that hardly move: scaled to a
-    variance of 1, a joint that is held against its stop would be nothing but noise. `variance` is
-    that of each dimension, over all samples, (obs_dim,), or over those of each sample's L,
-    (B, obs_dim)."""
-    small = 0.02 * obs.var(dim=0).mean().clamp(min=1e-6)
-    weight = 1 / (variance + small)
-    unexplained = (weight * (decoded - obs) ** 2).sum(dim=-1)
-    whole = (weight * variance).sum(dim=-1)  # how many dimensions move
-    return unexplained / (whole + 0.01 * obs.shape[-1])  # a skill at rest has a `whole` of 0
+    """Ours: ||decoded - obs||^2 / variance, (B,). Its mean is the share of the variance that the
+    decoder leaves unexplained. `variance` is summed over the dimensions: that of all samples, (),
+    in the decoder's loss, and that under each sample's L, (B,), in `regularity`."""
+    squared_error = ((decoded - obs) ** 2).sum(dim=-1)
+    return squared_error / variance.clamp(min=1e-6)  # no 0/0 where nothing moves
 
 
 def variance_by_period(obs, L):
-    """Ours: for each sample, the variance of each dimension of the states with the same L,
-    (B, obs_dim)."""
+    """Ours: for each sample, the variance of the states with the same L, summed over dimensions,
+    (B,). 1 % of the variance of the whole batch is added: a skill at rest has almost none."""
     same = same_period(L).to(obs.dtype)  # (B, B)
     count = same.sum(dim=-1, keepdim=True)
     mean = same @ obs / count
     mean_square = same @ obs**2 / count
-    variance = (mean_square - mean**2).clamp(min=0.0)
-    return variance * count / (count - 1).clamp(min=1)  # unbiased, as torch's var
+    variance = (mean_square - mean**2).clamp(min=0.0)  # (B, obs_dim)
+    unbiased = variance * count / (count - 1).clamp(min=1)  # as torch's var
+    return (unbiased + 0.01 * obs.var(dim=0)).sum(dim=-1)
 
 
 def regularity(decoded, obs, L):
@@ -674,8 +666,6 @@ class Agent(nn.Module):
         # NOTE(paper): the first temperature and the target entropy are open. Usual values of SAC
         self.log_alpha = nn.Parameter(torch.zeros(()))  # a temperature of 1
         self.target_entropy = -float(action_dim)
-        mean_reward = torch.zeros(()) if args.center_rewards else None  # a running mean, ours
-        self.register_buffer("mean_reward", mean_reward)
         self.late_weight = 1.0  # ours; `train` sets 0 in the first --turn-epochs
         if args.regularity_coef > 0:
             self.decoder = MLP(args.latent_dim + args.embed_dim, layers, units, obs_dim)
@@ -707,13 +697,7 @@ def critic_loss(agent, batch, reward, alpha, gamma):
         next_actions, next_log_pi = agent.actor.sample(batch.next_obs, batch.skill)
         qf1_next, qf2_next = agent.target_critic(batch.next_obs, batch.skill, next_actions)
         min_qf_next = torch.min(qf1_next, qf2_next) - alpha * next_log_pi
-        # Ours, with --center-rewards: the critics learn Q - offset. What all states have in common
-        # would be most of Q, and the differences, which the actor needs, a small part of it
-        offset = 0.0
-        if agent.mean_reward is not None:
-            agent.mean_reward.lerp_(reward.mean(), 0.005)
-            offset = agent.mean_reward / (1 - gamma)
-        next_q_value = reward + gamma * ~batch.terminated * (min_qf_next + offset) - offset
+        next_q_value = reward + gamma * ~batch.terminated * min_qf_next
     qf1, qf2 = agent.critic(batch.obs, batch.skill, batch.actions)
     loss = F.mse_loss(qf1, next_q_value) + F.mse_loss(qf2, next_q_value)
     metrics = {
@@ -758,7 +742,7 @@ def update(agent, buffer, args, train_phi=True):
 
         if args.regularity_coef > 0:  # ours: train the decoder; no gradient reaches the encoder
             decoded = decode(agent, phi_s.detach(), L, skill)
-            decoder_loss = decoding_error(decoded, obs[0], obs[0].var(dim=0)).mean()
+            decoder_loss = decoding_error(decoded, obs[0], obs[0].var(dim=0).sum()).mean()
             agent.optimizers["decoder"].zero_grad()
             decoder_loss.backward()
             agent.optimizers["decoder"].step()
@@ -1183,8 +1167,6 @@ def check_numbers(args):
 def check_args(args, L_min, L_max):
     """Exits with an error if a value cannot work."""
     check_numbers(args)
-    if args.center_rewards and args.gamma == 1:
-        fail("--center-rewards needs --gamma below 1: else the value of a mean reward is infinite")
     T = args.episode_length
     needed = max(args.batch_size, args.phi_batch_size, args.episodes_per_epoch * T)
     if args.buffer_size < needed:

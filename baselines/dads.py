@@ -122,8 +122,6 @@ class Args:
     """units per hidden layer"""
     critic_layer_norm: bool = False
     """layer normalisation after each hidden linear layer of the critics (ours)"""
-    center_rewards: bool = False
-    """leave the value of the mean reward out of what the critics have to learn (ours)"""
 
     # Skill discovery (Appendix C)
     num_skills: int | None = None
@@ -192,7 +190,7 @@ AT_MOST = {  # catches typos before they fill the memory
 FIXED_ON_RESUME = [  # they shape what is stored; and `preset`, which sets defaults of new runs only
     "env_id", "preset", "terminate", "end_when_fallen", "frame_skip", "action_scale",
     "normalize_obs", "episode_length", "episodes_per_epoch", "buffer_size", "hidden_layers",
-    "hidden_units", "critic_layer_norm", "center_rewards", "num_skills",
+    "hidden_units", "critic_layer_norm", "num_skills",
 ]  # fmt: skip
 
 
@@ -364,8 +362,6 @@ class Agent(nn.Module):
         # NOTE(paper): the first temperature and the target entropy are open. Usual values of SAC
         self.log_alpha = nn.Parameter(torch.zeros(()))  # a temperature of 1
         self.target_entropy = -float(action_dim)
-        mean_reward = torch.zeros(()) if args.center_rewards else None  # a running mean, ours
-        self.register_buffer("mean_reward", mean_reward)
         self.device = torch.device(device)
         self.to(self.device)
 
@@ -392,13 +388,7 @@ def critic_loss(agent, batch, reward, alpha, gamma):
         next_actions, next_log_pi = agent.actor.sample(batch.next_obs, batch.skill)
         qf1_next, qf2_next = agent.target_critic(batch.next_obs, batch.skill, next_actions)
         min_qf_next = torch.min(qf1_next, qf2_next) - alpha * next_log_pi
-        # Ours, with --center-rewards: the critics learn Q - offset. What all states have in common
-        # would be most of Q, and the differences, which the actor needs, a small part of it
-        offset = 0.0
-        if agent.mean_reward is not None:
-            agent.mean_reward.lerp_(reward.mean(), 0.005)
-            offset = agent.mean_reward / (1 - gamma)
-        next_q_value = reward + gamma * ~batch.terminated * (min_qf_next + offset) - offset
+        next_q_value = reward + gamma * ~batch.terminated * min_qf_next
     qf1, qf2 = agent.critic(batch.obs, batch.skill, batch.actions)
     loss = F.mse_loss(qf1, next_q_value) + F.mse_loss(qf2, next_q_value)
     metrics = {
@@ -809,8 +799,6 @@ def check_numbers(args):
 def check_args(args):
     """Exits with an error if a value cannot work."""
     check_numbers(args)
-    if args.center_rewards and args.gamma == 1:
-        fail("--center-rewards needs --gamma below 1: else the value of a mean reward is infinite")
     needed = args.episodes_per_epoch * args.episode_length
     for name, value in vars(args).items():
         if name.endswith("batch_size"):

@@ -108,7 +108,6 @@ GRIDS["terms"] = variants(
     gamma_99="--gamma 0.99",
     constant_rates="--no-anneal-lr",
     plain_critics="--no-critic-layer-norm",
-    no_centering="--no-center-rewards",
 )
 # What lets Walker2d stand and keep time, at its preset's 179,200 gradient steps
 GRIDS["walking"] = variants(

@@ -80,8 +80,7 @@ PERIODS = {
     "resume": "--adaptive-sampling",
     "moving": "--adaptive-sampling",
     "epsilon": "--epsilon 1.5",  # where the slack of the sides is cut, too
-    "terms": "--latent-dim 2 --turn-coef 1 --regularity-coef 2 --anneal-lr --critic-layer-norm "
-    "--center-rewards",
+    "terms": "--latent-dim 2 --turn-coef 1 --regularity-coef 2 --anneal-lr --critic-layer-norm",
     "embed-dim-1": "--embed-dim 1",
     "phi-waits": "--env-id Hopper-v4 --L-min 40 --L-max 40",  # episodes are shorter than L
 }

@@ -95,37 +95,6 @@ def test_target_of_the_critic(tiny_args, make_agent_and_buffer):
     torch.testing.assert_close(metrics["losses/reward"], reward.mean())
 
 
-def test_centred_critics_learn_the_same_values(tiny_args, make_agent_and_buffer):
-    """With --center-rewards a critic's output is Q without the value of the mean reward for ever.
-    Adding it, the Bellman equation is the usual one, also where an episode was terminated."""
-    tiny_args.center_rewards = True
-    agent, buffer = make_agent_and_buffer(tiny_args)
-    batch = buffer.sample(64)._replace(terminated=torch.arange(64) % 2 == 0)
-    reward, alpha, gamma = 5 + torch.randn(64), torch.tensor(0.3), 0.9
-    agent.mean_reward.fill_(4.0)
-    torch.manual_seed(1)
-    loss, _ = psd.critic_loss(agent, batch, reward, alpha, gamma)
-    torch.testing.assert_close(agent.mean_reward, 4 + 0.005 * (reward.mean() - 4))
-    value = agent.mean_reward / (1 - gamma)  # about 40
-    torch.manual_seed(1)
-    with torch.no_grad():
-        actions, log_pi = agent.actor.sample(batch.next_obs, batch.skill)
-        q1, q2 = agent.target_critic(batch.next_obs, batch.skill, actions)
-        target = reward.clone()
-        for i in range(1, 64, 2):
-            target[i] += gamma * (min(q1[i] + value, q2[i] + value) - alpha * log_pi[i])
-        q1, q2 = agent.critic(batch.obs, batch.skill, batch.actions)
-        expected = ((q1 + value - target) ** 2).mean() + ((q2 + value - target) ** 2).mean()
-    torch.testing.assert_close(loss, expected)
-
-
-@pytest.mark.parametrize("center", [False, True])
-def test_the_mean_reward_is_stored_where_it_is_used(center, tiny_args, make_agent_and_buffer):
-    tiny_args.center_rewards = center
-    agent, _ = make_agent_and_buffer(tiny_args)
-    assert ("mean_reward" in agent.state_dict()) == center
-
-
 def test_temperature_moves_towards_the_target_entropy(tiny_args, make_agent_and_buffer):
     agent, _ = make_agent_and_buffer(tiny_args)
     for entropy, sign in [(agent.target_entropy - 1, -1.0), (agent.target_entropy + 1, 1.0)]:
